@@ -1,0 +1,66 @@
+"""Measurements: ours against the plain ways to do the same, on made-up files, in one run on one machine.
+
+Importing this package is cheap; a bench imports what it measures when it is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ray_h5.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ray_h5.bench.measure import Result
+
+__all__ = ["BENCHES", "BenchOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What a person may choose about a bench.
+
+    Parameters
+    ----------
+    size
+        Scales the number of rows of every workload; the goals are meant for 1.0.
+    turns
+        Timed turns of each contestant, at least five.
+    folder
+        Where the workloads are made and kept; by default a folder of this user below the system's
+        temporary one.
+
+    Raises
+    ------
+    OptionError
+        If `size` is not positive or there are fewer than five turns.
+    """
+
+    size: float = 1.0
+    turns: int = 5
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.size > 0:
+            raise OptionError(f"size must be positive, got {self.size!r}")
+        if self.turns < 5:
+            raise OptionError(f"turns must be at least 5 (a median of fewer says little), got {self.turns!r}")
+
+
+def _read(options: BenchOptions) -> list[Result]:
+    from ray_h5.bench.read import bench_read
+
+    return bench_read(options)
+
+
+def _ray(options: BenchOptions) -> list[Result]:
+    from ray_h5.bench.ray_data import bench_ray
+
+    return bench_ray(options)
+
+
+BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType({"ray": _ray, "read": _read})
+"""The benches by name, as ``ray-h5 bench NAME`` runs them."""

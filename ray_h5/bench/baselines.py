@@ -1,0 +1,93 @@
+"""Plain h5py, and plain reads of the stored bytes, the way a competent user writes them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "open_h5", "pread", "stored_extents"]
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+Extent = tuple[int, int]
+"""Offset in the file and length, both in bytes."""
+
+
+def open_h5(path: str, **options: Any) -> h5py.File:
+    """Open a file to read, without HDF5's lock, as ours is opened; `options` go to ``h5py.File``.
+
+    A process cannot open a file with the lock while it has it open without (libhdf5: "file locking flag
+    values don't match"), and contestants share processes.
+    """
+    return h5py.File(path, "r", locking=False, **options)
+
+
+def empty_columns(file: h5py.File, columns: Sequence[str]) -> Arrays:
+    """Return uninitialised arrays that whole columns fit into."""
+    return {name: np.empty(file[name].shape, file[name].dtype) for name in columns}
+
+
+def h5py_bulk(file: h5py.File, out: Arrays) -> None:
+    """Read whole columns with ``read_direct`` into the arrays of `out`."""
+    for name, array in out.items():
+        file[name].read_direct(array)
+
+
+def h5py_fancy(file: h5py.File, columns: Sequence[str], rows: Rows) -> Arrays:
+    """Read distinct rows with ``d[sorted rows]``, which is the order h5py asks for, and put them in order."""
+    if np.all(rows[1:] > rows[:-1]):
+        return {name: file[name][rows] for name in columns}
+    order = np.argsort(rows)
+    inverse = np.argsort(order)
+    return {name: file[name][rows[order]][inverse] for name in columns}
+
+
+def stored_extents(file: h5py.File, columns: Sequence[str]) -> list[Extent]:
+    """Return where the stored bytes of the columns are: the chunks in row order, or the contiguous region."""
+    extents: list[Extent] = []
+    for name in columns:
+        dataset = file[name]
+        if dataset.chunks is None:
+            extents.append((dataset.id.get_offset(), dataset.id.get_storage_size()))
+            continue
+        chunks: list[Any] = []
+        dataset.id.chunk_iter(chunks.append)
+        chunks.sort(key=lambda chunk: chunk.chunk_offset)
+        extents.extend((chunk.byte_offset, chunk.size) for chunk in chunks)
+    return extents
+
+
+def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    """Read the extents, a system call each, one behind the other into the buffer; decode nothing.
+
+    Chunks that lie side by side are not joined: this is the floor of a reader that takes one at a time.
+
+    Raises
+    ------
+    EOFError
+        If the file ends inside an extent.
+    """
+    view = buffer.data
+    position = 0
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for offset, size in extents:
+            _read_into(descriptor, view[position : position + size], offset)
+            position += size
+    finally:
+        os.close(descriptor)
+
+
+def _read_into(descriptor: int, view: memoryview, offset: int) -> None:
+    while view:
+        count = os.preadv(descriptor, [view], offset)
+        if count == 0:
+            raise EOFError(f"file ends at byte {offset}, {len(view)} bytes short")
+        view = view[count:]
+        offset += count

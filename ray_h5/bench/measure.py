@@ -1,0 +1,189 @@
+"""Timing in turns, comparing, and printing."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["OURS", "Contest", "Result", "run_turns", "to_json", "to_table"]
+
+OURS = "ray_h5"
+"""The contestant that the others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of a bench.
+
+    Parameters
+    ----------
+    bench, case, baseline
+        What was measured, and against what ("-" where the goal is an absolute figure).
+    unit
+        Unit of `ours` and `theirs`; more is better, except in "s".
+    ours, theirs
+        Medians over the turns; `theirs` is None where there is no baseline.
+    ratio
+        Median over the turns of ours / theirs in that turn, None where there is no baseline.
+    spread
+        Least and greatest ratio of any turn; of `ours`, where there is no baseline.
+    goal
+        Least ratio, or greatest `ours` where there is no baseline; None where nothing is promised.
+    ok
+        Whether the goal was reached, None without a goal.
+    """
+
+    bench: str
+    case: str
+    baseline: str
+    unit: str
+    ours: float
+    theirs: float | None
+    ratio: float | None
+    spread: tuple[float, float]
+    goal: float | None
+    ok: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The times of one case: seconds a turn, by contestant, every list in the order of the turns.
+
+    The ratio is taken turn by turn and then its median, not the ratio of the medians: contestants of one
+    turn ran seconds apart, so what a neighbour on the machine does to the one it mostly does to the other.
+    """
+
+    bench: str
+    case: str
+    seconds: Mapping[str, Sequence[float]]
+
+    def against(self, baseline: str, *, amount: float, unit: str, goal: float | None) -> Result:
+        """Compare ours with a baseline; `amount` is the work of one turn, in `unit` times seconds."""
+        pairs = zip(self.seconds[OURS], self.seconds[baseline], strict=True)
+        ratios = [theirs / ours for ours, theirs in pairs]
+        ratio = statistics.median(ratios)
+        return Result(
+            bench=self.bench,
+            case=self.case,
+            baseline=baseline,
+            unit=unit,
+            ours=amount / statistics.median(self.seconds[OURS]),
+            theirs=amount / statistics.median(self.seconds[baseline]),
+            ratio=ratio,
+            spread=(min(ratios), max(ratios)),
+            goal=goal,
+            ok=None if goal is None else ratio >= goal,
+        )
+
+    def within(self, goal: float | None) -> Result:
+        """Compare our seconds with a limit."""
+        ours = self.seconds[OURS]
+        middle = statistics.median(ours)
+        return Result(
+            bench=self.bench,
+            case=self.case,
+            baseline="-",
+            unit="s",
+            ours=middle,
+            theirs=None,
+            ratio=None,
+            spread=(min(ours), max(ours)),
+            goal=goal,
+            ok=None if goal is None else middle <= goal,
+        )
+
+
+def run_turns(
+    contestants: Mapping[str, Callable[[], object]], turns: int, warmups: int = 1
+) -> dict[str, list[float]]:
+    """Time contestants in turn.
+
+    Each turn runs every contestant once. The order is rotated from turn to turn and reversed in every
+    second round of rotations, so that nobody always follows the same neighbour.
+
+    Parameters
+    ----------
+    contestants
+        What to call, by name; the results are dropped outside the timed part.
+    turns
+        Timed turns.
+    warmups
+        Turns before these that are not counted.
+
+    Returns
+    -------
+    dict
+        Seconds of each timed turn, by contestant.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(-warmups, turns):
+        for name in _turn_order(list(contestants), turn):
+            taken = _time(contestants[name])
+            if turn >= 0:
+                seconds[name].append(taken)
+    return seconds
+
+
+def _turn_order(names: list[str], turn: int) -> list[str]:
+    rounds, start = divmod(turn, len(names))
+    rotated = names[start:] + names[:start]
+    return rotated[::-1] if rounds % 2 else rotated
+
+
+def _time(call: Callable[[], object]) -> float:
+    # A collection that one contestant's garbage causes is not to be timed in the next one.
+    gc.collect()
+    start = time.perf_counter()
+    kept = call()
+    taken = time.perf_counter() - start
+    del kept
+    return taken
+
+
+def to_json(results: Sequence[Result]) -> list[dict[str, object]]:
+    """Return the results as objects for ``json.dumps``: the fields of `Result`, with `spread` a list."""
+    return [asdict(result) | {"spread": list(result.spread)} for result in results]
+
+
+def to_table(results: Sequence[Result]) -> str:
+    """Return the results as an aligned table with a line a result."""
+    head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
+    lines = [head, *(_cells(result) for result in results)]
+    widths = [max(len(line[position]) for line in lines) for position in range(len(head))]
+    # Words to the left, figures to the right.
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if position < 4 or position == 9 else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    sign = ">=" if result.baseline != "-" else "<="
+    return (
+        result.bench,
+        result.case,
+        result.baseline,
+        result.unit,
+        _figure(result.ours),
+        _figure(result.theirs),
+        "-" if result.ratio is None else f"{_figure(result.ratio)}x",
+        f"{_figure(result.spread[0])}..{_figure(result.spread[1])}",
+        "-" if result.goal is None else f"{sign} {result.goal:g}",
+        "-" if result.ok is None else ("yes" if result.ok else "NO"),
+    )
+
+
+def _figure(value: float | None) -> str:
+    """Three digits that count, and no exponent."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,90 @@
+"""The plain Ray ways: a minimal Datasource over h5py, and the same rows as Parquet."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import ray.data
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from ray_h5.bench.baselines import open_h5
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["NaiveH5Datasource", "ray_naive", "ray_parquet", "write_parquet"]
+
+
+class NaiveH5Datasource(Datasource):  # type: ignore[misc]
+    """One task per slice of a file, as many slices as Ray asks for; a task reads its slice with h5py.
+
+    Parameters
+    ----------
+    paths
+        The files.
+    columns
+        What to read.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
+        super().__init__()
+        self._paths = list(paths)
+        self._columns = list(columns)
+        self._rows: list[int] = []
+        self._row_bytes = 0
+        for path in paths:
+            with open_h5(path) as file:
+                datasets = [file[name] for name in columns]
+                self._rows.append(len(datasets[0]))
+                self._row_bytes = sum(d.dtype.itemsize * math.prod(d.shape[1:]) for d in datasets)
+
+    def estimate_inmemory_data_size(self) -> int:
+        """Return the decoded bytes of all rows."""
+        return sum(self._rows) * self._row_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """Cut every file into equal slices, `parallelism` of them in all."""
+        del data_context
+        step = max(1, math.ceil(sum(self._rows) / parallelism))
+        return [
+            self._read_task(path, start, min(start + step, rows), per_task_row_limit)
+            for path, rows in zip(self._paths, self._rows, strict=True)
+            for start in range(0, rows, step)
+        ]
+
+    def _read_task(self, path: str, start: int, stop: int, row_limit: int | None) -> ReadTask:
+        columns = self._columns
+
+        def read() -> Iterator[Any]:
+            with open_h5(path) as file:
+                yield BlockAccessor.batch_to_block({name: file[name][start:stop] for name in columns})
+
+        rows = stop - start
+        metadata = BlockMetadata(
+            num_rows=rows, size_bytes=rows * self._row_bytes, input_files=[path], exec_stats=None
+        )
+        return ReadTask(read, metadata, per_task_row_limit=row_limit)
+
+
+def ray_naive(paths: Sequence[str], columns: Sequence[str]) -> ray.data.Dataset:
+    """Return the dataset of `NaiveH5Datasource` with Ray's default number of blocks."""
+    return ray.data.read_datasource(NaiveH5Datasource(paths, columns))
+
+
+def write_parquet(paths: Sequence[str], columns: Sequence[str], folder: str) -> None:
+    """Write the rows with ``Dataset.write_parquet``: a Parquet file per HDF5 file, snappy (its default).
+
+    Columns of arrays become Ray's tensor columns.
+    """
+    # As many blocks as files: a block becomes a file, and 200 files of 20 rows would be slower to read.
+    dataset = ray.data.read_datasource(NaiveH5Datasource(paths, columns), override_num_blocks=len(paths))
+    dataset.write_parquet(folder)
+
+
+def ray_parquet(folder: str) -> ray.data.Dataset:
+    """Return ``read_parquet`` of what `write_parquet` wrote, with Ray's defaults."""
+    return ray.data.read_parquet(folder)

@@ -1,0 +1,146 @@
+"""``ray-h5 bench ray``: epochs through Ray Data on workload `signals`, not shuffled.
+
+Every contestant makes its dataset or loader ahead of the timing and is timed over whole epochs of torch
+batches, as a training loop with many epochs would have it. Ray is started for this alone, with a small
+object store whose memory has been touched before, since the first touch costs many times the later ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+import ray.data
+
+import ray_h5
+from ray_h5.bench.baselines import open_h5
+from ray_h5.bench.measure import OURS, Contest, Result, run_turns
+from ray_h5.bench.ray_baselines import ray_naive, ray_parquet, write_parquet
+from ray_h5.bench.torch_baselines import plain_loader
+from ray_h5.bench.workloads import Workload, cached_folder, make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ray_h5.bench import BenchOptions
+
+__all__ = ["bench_ray"]
+
+_COLUMNS = ("fhr_st", "target", "weight")
+_BATCH_SIZE = 64
+_LOADER_WORKERS = 2
+_LEAST_STORE_BYTES = 1 << 30
+_GOALS = {"ray_naive": 3.0, "ray_parquet": 5.0, "plain_loader(2)": 2.0, "ray_materialized": 0.6}
+
+
+def bench_ray(options: BenchOptions) -> list[Result]:
+    """Measure epochs against the plain Ray and PyTorch ways, and the time to the first batch.
+
+    Raises
+    ------
+    RuntimeError
+        If Ray is already running in this process, or an epoch does not deliver each row once.
+    """
+    workload = make_workload("signals", options.folder, options.size)
+    loader = plain_loader(workload.paths, _COLUMNS, batch_size=_BATCH_SIZE, num_workers=_LOADER_WORKERS)
+    # Its workers are forked here, while there are no threads of Ray in this process.
+    _count_rows(loader, workload.rows)
+    epoch_bytes = workload.rows * workload.row_bytes(_COLUMNS)
+    with _ray_session(max(_LEAST_STORE_BYTES, 4 * epoch_bytes)):
+        parquet = cached_folder(
+            options.folder,
+            f"signals-parquet-v1-size{options.size:g}",
+            partial(write_parquet, workload.paths, _COLUMNS),
+        )
+        ours = _read_ours(workload)
+        _verify(workload, _batches(ours))
+        datasets = {
+            OURS: ours,
+            "ray_naive": ray_naive(workload.paths, _COLUMNS),
+            "ray_parquet": ray_parquet(parquet),
+            "ray_materialized": _read_ours(workload).materialize(),
+        }
+        contestants = {name: partial(_epoch, dataset, workload.rows) for name, dataset in datasets.items()}
+        contestants["plain_loader(2)"] = partial(_count_rows, loader, workload.rows)
+        epochs = Contest("ray", "signals epoch", run_turns(contestants, options.turns))
+        first = run_turns({OURS: partial(_first_batch, workload)}, options.turns)
+    return [
+        *(
+            epochs.against(name, amount=workload.rows, unit="rows/s", goal=goal)
+            for name, goal in _GOALS.items()
+        ),
+        Contest("ray", "signals first batch", first).within(0.5),
+    ]
+
+
+@contextmanager
+def _ray_session(store_bytes: int) -> Iterator[None]:
+    """Start a quiet Ray of our own, touch all of its object store once, and shut it down at the end."""
+    if ray.is_initialized():
+        raise RuntimeError(
+            "Ray is already running in this process; the bench starts its own: shut it down first"
+        )
+    ray.init(
+        address="local",
+        object_store_memory=store_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        touched = ray.put(np.ones(int(store_bytes * 0.9), np.uint8))
+        del touched
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _read_ours(workload: Workload) -> ray.data.Dataset:
+    return ray_h5.read_h5(list(workload.paths), columns=list(_COLUMNS))
+
+
+def _batches(dataset: ray.data.Dataset) -> Iterable[dict[str, Any]]:
+    batches: Iterable[dict[str, Any]] = dataset.iter_torch_batches(batch_size=_BATCH_SIZE)
+    return batches
+
+
+def _epoch(dataset: ray.data.Dataset, rows: int) -> None:
+    _count_rows(_batches(dataset), rows)
+
+
+def _count_rows(batches: Iterable[dict[str, Any]], rows: int) -> None:
+    """Take all batches; a contestant that loses rows must not win by it."""
+    counted = sum(len(batch[_COLUMNS[0]]) for batch in batches)
+    if counted != rows:
+        raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
+
+
+def _first_batch(workload: Workload) -> object:
+    """From the call of ``read_h5`` to the first batch."""
+    batches = iter(_batches(_read_ours(workload)))
+    # Returned with the batch, so that what is still running is ended outside the timed part.
+    return next(batches), batches
+
+
+def _verify(workload: Workload, batches: Iterable[dict[str, Any]]) -> None:
+    """Compare the checksums of all rows, in any order, with those of h5py's rows."""
+    found = [check for batch in batches for check in _checksums({k: v.numpy() for k, v in batch.items()})]
+    expected: list[int] = []
+    for path in workload.paths:
+        with open_h5(path) as file:
+            expected += _checksums({name: file[name][:] for name in _COLUMNS})
+    if sorted(found) != sorted(expected):
+        raise RuntimeError("an epoch of ours does not deliver each row once with the bytes that h5py reads")
+
+
+def _checksums(columns: dict[str, np.ndarray[Any, Any]]) -> list[int]:
+    rows = zip(*(np.ascontiguousarray(columns[name]) for name in _COLUMNS), strict=True)
+    return [zlib.crc32(b"".join(part.tobytes() for part in row)) for row in rows]

@@ -1,0 +1,71 @@
+"""The plain PyTorch way: a map-style Dataset of HDF5 samples behind a DataLoader."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ray_h5.bench.baselines import open_h5
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PlainH5Dataset", "plain_loader"]
+
+_CHUNK_CACHE_BYTES = 128 << 20
+
+
+class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
+    """Samples of several HDF5 files, read one at a time, each a dict of tensors.
+
+    Files are opened at the first sample that is read from them, so each loader worker has handles of its own.
+
+    Parameters
+    ----------
+    paths
+        The files, whose rows follow each other.
+    columns
+        What a sample holds.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
+        self._paths = list(paths)
+        self._columns = list(columns)
+        self._datasets: dict[int, dict[str, Any]] = {}
+        counts = []
+        for path in paths:
+            with open_h5(path) as file:
+                counts.append(len(file[columns[0]]))
+        self._ends = list(itertools.accumulate(counts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        number = bisect.bisect_right(self._ends, index)
+        row = index - (self._ends[number - 1] if number else 0)
+        if number not in self._datasets:
+            file = open_h5(self._paths[number], rdcc_nbytes=_CHUNK_CACHE_BYTES)
+            self._datasets[number] = {name: file[name] for name in self._columns}
+        return {name: torch.as_tensor(np.asarray(d[row])) for name, d in self._datasets[number].items()}
+
+
+def plain_loader(
+    paths: Sequence[str], columns: Sequence[str], *, batch_size: int, num_workers: int, shuffle: bool = False
+) -> DataLoader[dict[str, torch.Tensor]]:
+    """Return a DataLoader over `PlainH5Dataset` with the default collate.
+
+    Its workers stay from epoch to epoch (``persistent_workers``), as a person who times epochs would have it.
+    """
+    return DataLoader(
+        PlainH5Dataset(paths, columns),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+    )

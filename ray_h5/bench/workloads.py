@@ -1,0 +1,290 @@
+"""The files that the benches and examples read: made from a seed, once, and kept on disk.
+
+`signals` (W1) is what a recording of physiological signals looks like after feature extraction: few
+files, rows of some 300 KB, one chunk a row, LZF. `flat` (W3) is images in contiguous columns.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["CLASSES", "CLASS_OFFSET", "WORKLOADS", "Column", "Workload", "cached_folder", "make_workload"]
+
+CLASSES = 4
+"""Values of the `target` column of `signals`: 0 .. CLASSES - 1."""
+
+CLASS_OFFSET = 1.5
+"""What class c adds to channel c of `fhr_st` at each time step where `target` is c."""
+
+_STEPS = 300
+_ROWS_PER_WRITE = 50
+_ROWS_PER_PATIENT = 20
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a workload.
+
+    Parameters
+    ----------
+    name
+        Path of the HDF5 dataset in its file.
+    shape
+        Shape of one row.
+    dtype
+        A numpy dtype string, or "str" for variable-length UTF-8.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, decoded."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Files on disk and what is in them.
+
+    Parameters
+    ----------
+    name
+        Name in `WORKLOADS`.
+    paths
+        The files, in order.
+    rows
+        Rows of all files together; each file has the same number.
+    columns
+        The columns of every file.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    rows: int
+    columns: tuple[Column, ...]
+
+    def row_bytes(self, names: tuple[str, ...]) -> int:
+        """Return the decoded bytes of one row of the named columns."""
+        return sum(column.row_bytes for column in self.columns if column.name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows `first` to `stop` of file number `file`, which has `file_rows` rows."""
+
+    file: int
+    first: int
+    stop: int
+    file_rows: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a workload is made: sizes, layout, and the function that draws a span of its rows.
+
+    `version` goes into the name of the cached folder: raise it with every change of what is written.
+    """
+
+    version: int
+    files: int
+    file_rows: int
+    columns: tuple[Column, ...]
+    draw: Callable[[np.random.Generator, Span], Arrays]
+    libver: str | None = None
+    row_chunks: bool = False
+    compression: str | None = None
+
+    def dataset_options(self, column: Column, rows: int) -> dict[str, Any]:
+        """Return the arguments of ``create_dataset`` for a column."""
+        options: dict[str, Any] = {
+            "shape": (rows, *column.shape),
+            "dtype": h5py.string_dtype("utf-8") if column.dtype == "str" else column.dtype,
+        }
+        if self.row_chunks:
+            options |= {
+                "chunks": (1, *column.shape),
+                "maxshape": (None, *column.shape),
+                "compression": self.compression,
+            }
+        return options
+
+
+def _held(
+    rng: np.random.Generator, drawn: np.ndarray[Any, Any], mean_stretch: float
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Hold values of `drawn` (rows, steps) for stretches of `mean_stretch` steps in the mean."""
+    starts = rng.random(drawn.shape) < 1 / mean_stretch
+    starts[:, 0] = True
+    last_start = np.maximum.accumulate(np.where(starts, np.arange(drawn.shape[1]), 0), axis=1)
+    return np.take_along_axis(drawn, last_start, axis=1).astype(np.float32)
+
+
+def _draw_signals(rng: np.random.Generator, span: Span) -> Arrays:
+    rows = span.rows
+    target = _held(rng, rng.integers(0, CLASSES, (rows, _STEPS)), 40)
+    arrays: Arrays = {
+        column.name: rng.standard_normal((rows, *column.shape), dtype=np.float32)
+        for column in _SIGNALS_COLUMNS
+        if column.name.startswith(("fhr", "up"))
+    }
+    # The relation that a model can learn: a channel a class, and noise in all the others.
+    is_class = target[:, None, :] == np.arange(CLASSES)[:, None]
+    arrays["fhr_st"][:, :CLASSES] += np.float32(CLASS_OFFSET) * is_class
+    patients = max(1, span.file_rows // _ROWS_PER_PATIENT)
+    patient = span.file * patients + np.arange(span.first, span.stop) * patients // span.file_rows + 1
+    return arrays | {
+        "target": target,
+        "weight": _held(rng, rng.random((rows, _STEPS)) < 0.9, 60),
+        "epoch": rng.integers(0, 60, rows).astype(np.float32),
+        "cs_label": (rng.random(rows) < 0.3).astype(np.uint8),
+        "bg_label": (rng.random(rows) < 0.1).astype(np.uint8),
+        "guid": np.array([f"patient_{number:04d}" for number in patient], dtype=object),
+    }
+
+
+def _draw_flat(rng: np.random.Generator, span: Span) -> Arrays:
+    shape = (span.rows, *_FLAT_COLUMNS[0].shape)
+    return {
+        "image_u1": rng.integers(0, 256, shape, dtype=np.uint8),
+        "image_f4": rng.standard_normal(shape, dtype=np.float32),
+    }
+
+
+_SIGNALS_COLUMNS = (
+    Column("fhr", (4800,), "f4"),
+    Column("up", (4800,), "f4"),
+    Column("fhr_st", (43, _STEPS), "f4"),
+    Column("fhr_ph", (44, _STEPS), "f4"),
+    Column("fhr_up_ph", (130, _STEPS), "f4"),
+    Column("target", (_STEPS,), "f4"),
+    Column("weight", (_STEPS,), "f4"),
+    Column("epoch", (), "f4"),
+    Column("cs_label", (), "u1"),
+    Column("bg_label", (), "u1"),
+    Column("guid", (), "str"),
+)
+_FLAT_COLUMNS = (Column("image_u1", (3, 64, 64), "u1"), Column("image_f4", (3, 64, 64), "f4"))
+
+WORKLOADS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "flat": Recipe(version=1, files=1, file_rows=2048, columns=_FLAT_COLUMNS, draw=_draw_flat),
+        "signals": Recipe(
+            version=1,
+            files=4,
+            file_rows=1000,
+            columns=_SIGNALS_COLUMNS,
+            draw=_draw_signals,
+            libver="latest",
+            row_chunks=True,
+            compression="lzf",
+        ),
+    }
+)
+"""The workloads that there are, by name."""
+
+
+def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed: int = 0) -> Workload:
+    """Return a workload, making its files unless an earlier call left them.
+
+    In `signals`, class c of `target` raises channel c of `fhr_st` by `CLASS_OFFSET` standard deviations at
+    the same time steps, so a model can learn `target` from `fhr_st`; all else is independent noise.
+    `target` (class ids) and `weight` (1 where valid, else 0) are held for stretches of time; patients
+    (`guid`) have 20 rows each, side by side in one file; `epoch` is 0 .. 59.
+
+    Parameters
+    ----------
+    name
+        A key of `WORKLOADS`.
+    folder
+        Where workloads are kept, each in a folder of its own; by default a folder of this user below the
+        system's temporary one.
+    size
+        Scales the rows of each file.
+    seed
+        The same seed gives the same values.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    OptionError
+        If there is no workload of that name.
+    """
+    if name not in WORKLOADS:
+        raise OptionError(f"no workload {name!r}: expected one of {', '.join(sorted(WORKLOADS))}")
+    recipe = WORKLOADS[name]
+    file_rows = max(1, round(recipe.file_rows * size))
+    file_names = [f"{name}_{number}.h5" for number in range(recipe.files)]
+
+    def write(target: str) -> None:
+        for number, file_name in enumerate(file_names):
+            rng = np.random.default_rng([seed, number])
+            _write_file(os.path.join(target, file_name), recipe, number, file_rows, rng)
+
+    made = cached_folder(folder, f"{name}-v{recipe.version}-size{size:g}-seed{seed}", write)
+    paths = tuple(os.path.join(made, file_name) for file_name in file_names)
+    return Workload(name, paths, file_rows * recipe.files, recipe.columns)
+
+
+def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) -> str:
+    """Return the folder `key` below `folder`, calling `write` on a temporary one first if it is not there.
+
+    What is at the returned path is always complete: it gets its name only after `write` has returned.
+    """
+    parent = Path(folder or os.path.join(tempfile.gettempdir(), f"ray-h5-bench-{os.getuid()}")).absolute()
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = parent / key
+    if target.is_dir():
+        return str(target)
+    with tempfile.TemporaryDirectory(prefix=f"{key}.", dir=parent) as temporary:
+        staged = Path(temporary) / key
+        staged.mkdir()
+        write(str(staged))
+        try:
+            staged.rename(target)
+        except OSError:
+            # Another process was quicker; its files are as good.
+            if not target.is_dir():
+                raise
+    return str(target)
+
+
+def _write_file(path: str, recipe: Recipe, number: int, rows: int, rng: np.random.Generator) -> None:
+    with h5py.File(path, "w", libver=recipe.libver) as file:
+        datasets = {
+            column.name: file.create_dataset(column.name, **recipe.dataset_options(column, rows))
+            for column in recipe.columns
+        }
+        for first in range(0, rows, _ROWS_PER_WRITE):
+            span = Span(number, first, min(first + _ROWS_PER_WRITE, rows), rows)
+            for name, array in recipe.draw(rng, span).items():
+                datasets[name][span.first : span.stop] = array
+    # Otherwise the kernel writes a gigabyte to the disk while the first turns are timed.
+    with open(path, "rb") as written:
+        os.fsync(written.fileno())

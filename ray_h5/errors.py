@@ -1,0 +1,107 @@
+"""Every error that ray_h5 raises on purpose.
+
+Each leaf is a `RayH5Error` and also the builtin that a Python programmer would expect in its
+place, so that ``except FileNotFoundError`` and ``except RayH5Error`` both work. A leaf takes one
+message and nothing else: that is what keeps it whole on its way out of a Ray task.
+"""
+
+__all__ = [
+    "CodecUnavailableError",
+    "CorruptChunkError",
+    "CorruptFileError",
+    "ExternalDataError",
+    "MissingSourceError",
+    "NotFoundError",
+    "NotHDF5Error",
+    "NotReadableError",
+    "OptionError",
+    "PredicateError",
+    "RayH5Error",
+    "RowIndexError",
+    "SchemaMismatchError",
+    "StaleIndexError",
+    "TransientIOError",
+    "TruncatedFileError",
+    "UnknownColumnError",
+    "UnsupportedColumnError",
+    "WriterActiveError",
+]
+
+
+class RayH5Error(Exception):
+    """Base of all errors of this package."""
+
+
+class OptionError(RayH5Error, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class NotFoundError(RayH5Error, FileNotFoundError):
+    """One or more paths do not exist; the message lists all of them."""
+
+
+class NotReadableError(RayH5Error, PermissionError):
+    """A path exists, but this process may not read it."""
+
+
+class NotHDF5Error(RayH5Error, OSError):
+    """A file is not HDF5, or is empty."""
+
+
+class TruncatedFileError(RayH5Error, OSError):
+    """A file is shorter than it says, or than it was."""
+
+
+class CorruptFileError(RayH5Error, OSError):
+    """The metadata of a file is damaged: superblock, object header or chunk index."""
+
+
+class CorruptChunkError(RayH5Error, OSError):
+    """One chunk does not decode to what its column declares."""
+
+
+class WriterActiveError(RayH5Error, BlockingIOError):
+    """A file is open for writing elsewhere, or its writer died without closing it."""
+
+
+class TransientIOError(RayH5Error, OSError):
+    """Reading failed with an error that usually passes, and did not pass within the retries."""
+
+
+class StaleIndexError(RayH5Error, RuntimeError):
+    """A file changed between planning and reading."""
+
+
+class SchemaMismatchError(RayH5Error, ValueError):
+    """Files or columns that must agree do not."""
+
+
+class UnknownColumnError(SchemaMismatchError, KeyError):
+    """A column that was asked for is in no file."""
+
+    # KeyError prints the repr of its argument, which turns a message of several lines into one.
+    __str__ = Exception.__str__
+
+
+class UnsupportedColumnError(RayH5Error, TypeError):
+    """A column exists, but its type or shape cannot be read as rows."""
+
+
+class CodecUnavailableError(RayH5Error, ImportError):
+    """No installed library decodes a filter of a column's filter pipeline."""
+
+
+class ExternalDataError(RayH5Error, PermissionError):
+    """A link, virtual dataset or external storage leads outside ``allow_external``."""
+
+
+class MissingSourceError(RayH5Error, FileNotFoundError):
+    """A link, virtual dataset or external storage leads to something that is not there."""
+
+
+class PredicateError(RayH5Error, ValueError):
+    """A predicate cannot be evaluated on the columns that it names."""
+
+
+class RowIndexError(RayH5Error, IndexError):
+    """A row number lies outside the file."""

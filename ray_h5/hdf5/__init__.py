@@ -1,0 +1,1 @@
+"""One HDF5 file: bytes to arrays."""

@@ -1,0 +1,28 @@
+"""Memory for what is read."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+
+_POOLED_BYTES = 1 << 16
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an uninitialised C-contiguous array.
+
+    Large ones come from Arrow's memory pool, which hands out again what it got back. numpy maps
+    fresh pages for each, and touching those for the first time costs as much as reading a file
+    that is in the page cache (measured: 2.5 against 5.0 GB/s).
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or nbytes < _POOLED_BYTES:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """Return a flat uint8 view of a C-contiguous array."""
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,147 @@
+"""Where the chunks of a column are: built once a file and column, checked before it is used."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.layout import ColumnLayout
+
+MAX_CHUNK_BYTES = 1 << 32
+"""HDF5's own limit for a chunk; a header that claims more is damaged."""
+
+UNALLOCATED = -1
+"""Offset of a chunk that was never written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """The chunks of a column as a grid, numbered in C order.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the column.
+    chunk_shape : tuple of int
+        Shape of a chunk.
+    """
+
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
+
+    @property
+    def per_row(self) -> int:
+        """Chunks that one row is spread over."""
+        return math.prod(self.counts[1:])
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.chunk_shape[0]
+
+    def slices(self, number: int) -> tuple[slice, ...]:
+        """Return what chunk `number` covers of the axes after the first."""
+        cells = np.unravel_index(number % self.per_row, self.counts[1:]) if self.counts[1:] else ()
+        extents = zip(cells, self.chunk_shape[1:], self.shape[1:], strict=True)
+        return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in extents)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkIndex:
+    """The allocated chunks of a column, as a struct of arrays sorted by chunk number.
+
+    Attributes
+    ----------
+    numbers, offsets, sizes : numpy.ndarray
+        int64: number in the grid, place in the file in bytes, stored size in bytes.
+    masks : numpy.ndarray
+        uint32 filter masks.
+    """
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    masks: np.ndarray
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return offsets, sizes and masks of chunks; an offset is `UNALLOCATED` where there is none."""
+        if not len(self.numbers):
+            nothing = np.zeros(len(numbers), np.int64)
+            return nothing + UNALLOCATED, nothing, nothing.astype(np.uint32)
+        at = np.searchsorted(self.numbers, numbers)
+        at[at == len(self.numbers)] = 0
+        offsets = np.where(self.numbers[at] == numbers, self.offsets[at], UNALLOCATED)
+        return offsets, self.sizes[at], self.masks[at]
+
+
+def build_chunk_index(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: int) -> ChunkIndex:
+    """List the chunks of a chunked column.
+
+    Raises
+    ------
+    CorruptFileError
+        If the list cannot be true: a chunk off the grid, listed twice, past the end of the file,
+        or lying over another one.
+    """
+    assert layout.chunk_shape is not None
+    grid = ChunkGrid(layout.shape, layout.chunk_shape)
+    found: list[h5py.h5d.StoreInfo] = []
+    dataset.id.chunk_iter(found.append)
+    check = _Checks(f"{path}: column {layout.name!r}", grid, file_bytes)
+    check.chunk_bytes(layout)
+    return check.index([chunk for chunk in found if chunk.byte_offset is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    where: str
+    grid: ChunkGrid
+    file_bytes: int
+
+    def chunk_bytes(self, layout: ColumnLayout) -> None:
+        claimed = math.prod(self.grid.chunk_shape) * layout.stored_dtype.itemsize
+        self._demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
+
+    def index(self, chunks: list[h5py.h5d.StoreInfo]) -> ChunkIndex:
+        # Python integers as long as the values are not checked: a damaged file can say anything.
+        last = max(chunks, key=lambda chunk: chunk.byte_offset + chunk.size, default=None)
+        if last is not None:
+            self._demand(
+                last.byte_offset + last.size <= self.file_bytes,
+                f"{last.size} bytes at offset {last.byte_offset}, past the file's end at {self.file_bytes}",
+            )
+        numbers = self._numbers([chunk.chunk_offset for chunk in chunks])
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice")
+        offsets = np.array([chunk.byte_offset for chunk in chunks], np.int64)[order]
+        sizes = np.array([chunk.size for chunk in chunks], np.int64)[order]
+        self._demand(bool(np.all(sizes > 0)), "a chunk of no bytes")
+        by_offset = np.argsort(offsets)
+        ends = (offsets + sizes)[by_offset]
+        self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that lie over each other")
+        masks = np.array([chunk.filter_mask for chunk in chunks], np.uint32)[order]
+        return ChunkIndex(numbers, offsets, sizes, masks)
+
+    def _numbers(self, corners: list[tuple[int, ...]]) -> np.ndarray:
+        grid = self.grid
+        self._demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
+        at = np.array(corners, np.uint64).reshape(-1, len(grid.shape))
+        size, length = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
+        off_grid = np.flatnonzero(np.any((at % size != 0) | (at >= length), axis=1))
+        if len(off_grid):
+            self._demand(False, f"a chunk at {corners[off_grid[0]]}, where no chunk of {grid.chunk_shape} can begin")
+        steps = [math.prod(grid.counts[axis + 1 :]) for axis in range(len(grid.counts))]
+        return (at // size).astype(np.int64) @ np.array(steps, np.int64)
+
+    def _demand(self, holds: bool, found: str) -> None:
+        if not holds:
+            raise CorruptFileError(f"{self.where}: its chunk index is damaged: found {found}")

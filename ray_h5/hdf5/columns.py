@@ -1,0 +1,129 @@
+"""The work of a read, cut into jobs; and the jobs of columns that h5py reads for us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Protocol
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError, TransientIOError
+from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.gather import RowRequest, library_spans
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.opening import is_transient
+
+
+@dataclass(slots=True)
+class ReadStats:
+    """What reads have cost so far.
+
+    Attributes
+    ----------
+    requests, bytes_read : int
+        Calls to the source, and the bytes they returned.
+    chunks_decoded : int
+        Chunks that went through the decoder.
+    h5py_reads : int
+        Reads that went through h5py.
+    """
+
+    requests: int = 0
+    bytes_read: int = 0
+    chunks_decoded: int = 0
+    h5py_reads: int = 0
+
+    def add(self, other: ReadStats) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+@dataclass(slots=True)
+class Worker:
+    """What one thread needs while it reads: a few buffers that it uses again, and its counts."""
+
+    stats: ReadStats = field(default_factory=ReadStats)
+    _buffers: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def buffer(self, name: str, nbytes: int) -> np.ndarray:
+        """Lend the buffer called `name`, of exactly `nbytes` bytes."""
+        if len(held := self._buffers.get(name, np.empty(0, np.uint8))) < nbytes:
+            held = self._buffers[name] = empty((nbytes,), np.dtype(np.uint8))
+        return held[:nbytes]
+
+    def between(self, slot: int, nbytes: int) -> np.ndarray:
+        return self.buffer(f"between{slot}", nbytes)
+
+
+Job = Callable[[Worker], None]
+"""A piece of a read that depends on no other piece."""
+
+
+def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
+    """Do all jobs, in up to `threads` threads, and return what they cost."""
+    threads = min(threads, len(jobs)) or 1
+    shares = [jobs[i::threads] for i in range(threads)]
+    total = ReadStats()
+    if threads == 1:
+        total.add(_work(jobs))
+        return total
+    with ThreadPoolExecutor(threads, thread_name_prefix="ray_h5") as pool:
+        for stats in pool.map(_work, shares):
+            total.add(stats)
+    return total
+
+
+def _work(jobs: Sequence[Job]) -> ReadStats:
+    worker = Worker()
+    for job in jobs:
+        job(worker)
+    return worker.stats
+
+
+class Library(Protocol):
+    """libhdf5's view of the file, opened when first asked for and closed after the read."""
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        """Return the open dataset of column `name`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class H5pyColumn:
+    """Reads a column through h5py, in slices that touch each chunk once.
+
+    Attributes
+    ----------
+    path : str
+        The file, for messages.
+    layout : ColumnLayout
+        The column.
+    """
+
+    path: str
+    layout: ColumnLayout
+
+    def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+        dataset = library.dataset(self.layout.name)
+        chunk_rows = self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
+        spans = library_spans(request.rows, chunk_rows, self.layout.row_bytes)
+        return [
+            partial(self._read, dataset, request.select(slice(start, stop)), out)
+            for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
+        ]
+
+    def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
+        low, high = int(request.rows[0]), int(request.rows[-1]) + 1
+        try:
+            values = dataset[low:high]
+        except OSError as exc:
+            where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
+            if is_transient(exc):
+                raise TransientIOError(f"{where}: {exc}") from exc
+            raise CorruptChunkError(f"{where}: h5py cannot read them, a chunk is damaged: {exc}") from exc
+        worker.stats.h5py_reads += 1
+        out[request.places] = values[request.rows - low]

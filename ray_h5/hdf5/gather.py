@@ -1,0 +1,131 @@
+"""Which bytes a read needs: pure arithmetic from rows to places in the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+_PAGE_BYTES = 4 << 10
+"""Stored rows this near to each other lie on the same page: one call costs the disk no more."""
+
+_CHUNK_GAP_BYTES = 512
+"""Padding between chunks that is read over; never as much as a chunk that nobody asked for."""
+
+_SPAN_BYTES = 1 << 20
+"""Most that is read at once into a buffer that is not the output's own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRequest:
+    """Rows of one file, ascending, and where each goes in the output.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        int64, ascending, repeats allowed.
+    places : numpy.ndarray
+        int64: index along the output's first axis.
+    """
+
+    rows: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray, places: np.ndarray | None = None) -> RowRequest:
+        """Sort `rows`, given in any order; without `places`, row i goes to place i."""
+        if places is None:
+            places = np.arange(len(rows), dtype=np.int64)
+        if np.all(rows[1:] >= rows[:-1]):
+            return cls(rows, places)
+        order = np.argsort(rows, kind="stable")
+        return cls(rows[order], places[order])
+
+    def select(self, keep: np.ndarray | slice) -> RowRequest:
+        """Return the part of the request that a mask or a slice keeps."""
+        return RowRequest(self.rows[keep], self.places[keep])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Half-open ranges ``[start[i], stop[i])`` of positions in a request."""
+
+    start: np.ndarray
+    stop: np.ndarray
+
+    @classmethod
+    def split(cls, breaks: np.ndarray) -> Runs:
+        """Cut ``len(breaks) + 1`` positions where ``breaks[i]`` parts position i from i + 1."""
+        cuts = np.flatnonzero(breaks) + 1
+        return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def group_by_chunk(rows: np.ndarray, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+    """Return the chunk of each run of rows that share one, and the runs."""
+    chunks = rows // chunk_rows
+    runs = Runs.split(chunks[1:] != chunks[:-1])
+    return chunks[runs.start], runs
+
+
+def unbroken(steps: np.ndarray, runs: Runs) -> np.ndarray:
+    """Tell for each run whether all ``steps`` (bool, one between each two positions) in it hold."""
+    counted = np.concatenate([[0], np.cumsum(steps)])
+    return counted[runs.stop - 1] - counted[runs.start] == runs.stop - runs.start - 1
+
+
+def extent_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Runs:
+    """Join rows that are stored as they are into spans, each read with one call.
+
+    Parameters
+    ----------
+    offsets : numpy.ndarray
+        int64, ascending: where each row begins in the file.
+    places : numpy.ndarray
+        int64: where each row goes.
+    row_bytes : int
+        Size of a row.
+    """
+    steps = np.diff(offsets)
+    breaks = (steps - row_bytes > _PAGE_BYTES) | (steps % row_bytes != 0)
+    if row_bytes >= _PAGE_BYTES:
+        # A row this large goes straight to its place, by a call of its own if need be.
+        breaks |= (np.diff(places) != 1) & (steps != 0)
+    return _limit(offsets, breaks)
+
+
+def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
+    """Join stored chunks into spans, each read with one call.
+
+    Parameters
+    ----------
+    offsets, sizes : numpy.ndarray
+        int64: place and size of each chunk, in the order in which they are decoded.
+    """
+    gaps = offsets[1:] - (offsets + sizes)[:-1]
+    return _limit(offsets, (gaps < 0) | (gaps > _CHUNK_GAP_BYTES) | (sizes[1:] > _SPAN_BYTES // 4))
+
+
+def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int) -> Runs:
+    """Join rows into ranges that libhdf5 reads in one call, none of which parts a chunk.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        int64, ascending.
+    chunk_rows, row_bytes : int
+        Rows of a chunk, bytes of a row.
+    """
+    chunks = rows // chunk_rows
+    steps = np.diff(chunks)
+    breaks = (steps > 1) | ((steps == 1) & (np.diff(rows) != 1))
+    return _limit(chunks * chunk_rows * row_bytes, breaks)
+
+
+def _limit(offsets: np.ndarray, breaks: np.ndarray) -> Runs:
+    runs = Runs.split(breaks)
+    first = np.repeat(offsets[runs.start], runs.stop - runs.start)
+    part = (offsets - first) // _SPAN_BYTES
+    return Runs.split(breaks | (part[1:] != part[:-1]))

@@ -1,0 +1,178 @@
+"""Open files of this process, kept for the next read.
+
+A handle belongs to the process that opened it: after a fork the child starts with none, and a
+pickled `RowReader` opens its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import h5py
+
+from ray_h5.errors import RayH5Error, StaleIndexError
+from ray_h5.hdf5.chunks import build_chunk_index
+from ray_h5.hdf5.columns import H5pyColumn
+from ray_h5.hdf5.direct import DirectColumn
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
+from ray_h5.hdf5.parser import ExternalPolicy, H5Tree, describe
+from ray_h5.hdf5.source import LocalFile
+
+MAX_OPEN_FILES = 64
+"""Files kept per process. Each costs a descriptor; the usual limit is 1024."""
+
+
+class OpenFile:
+    """One file: its layout and chunk indexes, found when first needed, and its bytes.
+
+    It holds a descriptor of its own. libhdf5 has the file open only inside `library`.
+    """
+
+    def __init__(self, path: str, group: str, policy: ExternalPolicy) -> None:
+        self.path = path
+        self._group = group
+        self._policy = policy
+        self._lock = threading.RLock()
+        with open_h5(path) as file:
+            # The very descriptor that libhdf5 reads from: what is checked is what is read.
+            self.source = LocalFile(path, os.dup(file.id.get_vfd_handle()))
+        self.identity = self.source.identity()
+        self._columns: dict[str, ColumnLayout] = {}
+        self._refused: dict[str, RayH5Error] | None = None
+        self._readers: dict[str, DirectColumn | H5pyColumn] = {}
+
+    @contextlib.contextmanager
+    def library(self) -> Iterator[OpenLibrary]:
+        """Lend libhdf5's view of the file."""
+        opened = OpenLibrary(self.path, self._group, self._policy, self.identity)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
+        """Return the layout of column `name`, or raise why it cannot be read."""
+        with self._lock:
+            if name not in self._columns:
+                self._columns[name] = library.tree.column(name)
+            return self._columns[name]
+
+    def layout(self) -> FileLayout:
+        """Return the layout of all columns."""
+        with self._lock:
+            if self._refused is None:
+                with self.library() as library:
+                    self._columns, self._refused = describe(library.tree)
+            return FileLayout(self.path, self._group, self.identity, dict(self._columns), dict(self._refused))
+
+    def reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
+        """Return what reads column `name`."""
+        with self._lock:
+            if name not in self._readers:
+                layout = self.column(name, library)
+                direct = layout.direct
+                self._readers[name] = self._direct(layout, library) if direct else H5pyColumn(self.path, layout)
+            return self._readers[name]
+
+    def check_unchanged(self) -> None:
+        """Raise if the file is no longer in the state in which it was opened."""
+        check_identity(self.path, self.identity, self.source.identity())
+
+    def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
+        index = None
+        if layout.storage == "chunked":
+            with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
+                dataset = library.dataset(layout.name)
+                index = build_chunk_index(dataset, layout, self.path, self.identity.size)
+        return DirectColumn(self.path, layout, self.source, index)
+
+
+class OpenLibrary:
+    """A file as libhdf5 sees it, opened when first asked for."""
+
+    def __init__(self, path: str, group: str, policy: ExternalPolicy, identity: FileIdentity) -> None:
+        self._path = path
+        self._group = group
+        self._policy = policy
+        self._identity = identity
+        self._tree: H5Tree | None = None
+
+    @property
+    def tree(self) -> H5Tree:
+        if self._tree is None:
+            file = open_h5(self._path)
+            self._tree = H5Tree(file, self._path, self._group, self._policy)
+            check_identity(self._path, self._identity, FileIdentity.of(os.fstat(file.id.get_vfd_handle())))
+        return self._tree
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        return self.tree.dataset(name)
+
+    def close(self) -> None:
+        if self._tree is not None:
+            self._tree.close()
+
+
+def check_identity(path: str, expected: FileIdentity, found: FileIdentity) -> None:
+    """Raise `StaleIndexError` if a file is not in the state that a plan was made for."""
+    if expected != found:
+        raise StaleIndexError(
+            f"{path}: the file changed between planning and reading: expected {expected}, found {found}. "
+            "Make the dataset again; if something still writes to the file, wait for it."
+        )
+
+
+class _Handles:
+    """The bounded cache, least recently used first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: OrderedDict[tuple[object, ...], OpenFile] = OrderedDict()
+
+    def get(self, path: str, group: str, policy: ExternalPolicy) -> OpenFile:
+        key = (path, FileIdentity.of(check_regular_file(path)), group, policy)
+        with self._lock:
+            if key in self._open:
+                self._open.move_to_end(key)
+                return self._open[key]
+        opened = OpenFile(path, group, policy)
+        with self._lock:
+            # Readers that still hold an evicted file keep it open until they let go of it.
+            self._open[key] = opened
+            while len(self._open) > MAX_OPEN_FILES:
+                self._open.popitem(last=False)
+        return opened
+
+    def drop(self, opened: OpenFile) -> None:
+        with self._lock:
+            for key in [key for key, value in self._open.items() if value is opened]:
+                del self._open[key]
+
+
+_handles = _Handles()
+_inherited: list[_Handles] = []
+
+
+def open_file(path: str, group: str, policy: ExternalPolicy) -> OpenFile:
+    """Return the open file at `path`, from the cache if the file is as it was."""
+    return _handles.get(path, group, policy)
+
+
+def forget(opened: OpenFile) -> None:
+    """Take a file out of the cache, so that the next `open_file` opens it anew."""
+    _handles.drop(opened)
+
+
+def _start_afresh() -> None:
+    global _handles  # noqa: PLW0603  a fork makes a new process of this module
+    # The old ones are not touched: another thread may have held their locks at the fork.
+    _inherited.append(_handles)
+    _handles = _Handles()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -1,0 +1,136 @@
+"""What a file holds, as frozen values that pickle, print and compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import os
+
+Kind = Literal["number", "bool", "string"]
+Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What tells one state of a file from another.
+
+    The device number is left out on purpose: the same file on a network mount has another one on
+    each node.
+    """
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, stat: os.stat_result) -> FileIdentity:
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterStep:
+    """One step of a filter pipeline: its registered id, name and parameters."""
+
+    id: int
+    name: str
+    client_data: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPipeline:
+    """The filters that a chunk went through when it was written, in that order."""
+
+    steps: tuple[FilterStep, ...] = ()
+
+    def __str__(self) -> str:
+        return "+".join(step.name for step in self.steps) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLayout:
+    """How one column is stored.
+
+    Attributes
+    ----------
+    name : str
+        Path of the dataset below the group.
+    kind : {"number", "bool", "string"}
+        What a value is. Strings are delivered as h5py delivers them: object arrays of bytes
+        (variable length) or arrays of dtype S (fixed length).
+    shape : tuple of int
+        Shape of the dataset; the first axis is the row axis.
+    stored_dtype : numpy.dtype
+        dtype of the bytes in the file; big-endian if the file says so.
+    storage : str
+        Layout class of the dataset.
+    chunk_shape : tuple of int, optional
+        Shape of a chunk, if chunked.
+    pipeline : FilterPipeline
+        The filter pipeline.
+    offset : int, optional
+        Where contiguous data begins in the file, in bytes.
+    fill : numpy.ndarray, optional
+        0-d array of `stored_dtype`: the value of rows that were never written.
+    direct : bool
+        Whether this package decodes the bytes itself; otherwise h5py does.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    stored_dtype: np.dtype
+    storage: Storage
+    chunk_shape: tuple[int, ...] | None = None
+    pipeline: FilterPipeline = FilterPipeline()
+    offset: int | None = None
+    fill: np.ndarray | None = None
+    direct: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype that a read delivers: the stored one in native byte order."""
+        return self.stored_dtype.newbyteorder("=")
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.row_shape) * self.stored_dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """The columns below one group of one file.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    group : str
+        The group that column names are relative to.
+    identity : FileIdentity
+        The state of the file that was looked at.
+    columns : mapping of str to ColumnLayout
+        What can be read.
+    refused : mapping of str to Exception
+        What cannot be read, and the error that reading it raises.
+    """
+
+    path: str
+    group: str
+    identity: FileIdentity
+    columns: Mapping[str, ColumnLayout]
+    refused: Mapping[str, Exception]

@@ -1,0 +1,132 @@
+"""Open a file with libhdf5, and say in our own words what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+import h5py
+
+from ray_h5.errors import (
+    CorruptFileError,
+    NotFoundError,
+    NotHDF5Error,
+    NotReadableError,
+    OptionError,
+    RayH5Error,
+    TransientIOError,
+    TruncatedFileError,
+    WriterActiveError,
+)
+
+logger = logging.getLogger(__name__)
+
+TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR})
+"""Errors that network file systems give for a while and then give no more."""
+
+_NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
+_TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
+_ERRNO = re.compile(r"errno = (\d+)")
+
+
+def open_h5(path: str) -> h5py.File:
+    """Open `path` for reading, for a short while.
+
+    As long as libhdf5 has a file open it keeps a lock on it, and refuses to open it in another
+    mode in the same process. So the file is closed again as soon as its metadata are read.
+
+    Raises
+    ------
+    RayH5Error
+        The leaf that names the trouble.
+    """
+    check_regular_file(path)
+    with translated(path):
+        try:
+            return h5py.File(path, "r")
+        except OSError as exc:
+            if "locking flag values" in str(exc):
+                # This process has it open already, with another locking mode: there are just two.
+                return _open_either_way(path)
+            if _errno(exc) not in _NO_LOCKING_ERRNOS:
+                raise
+            logger.info("%s: the file system has no locks; opened without", path)
+            return h5py.File(path, "r", locking=False)
+
+
+def _open_either_way(path: str) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError:
+        return h5py.File(path, "r", locking=True)
+
+
+def check_regular_file(path: str) -> os.stat_result:
+    """Return ``os.stat(path)``, or raise what keeps `path` from being a readable HDF5 file."""
+    if "\0" in path:
+        raise OptionError(f"{path!r}: a path cannot contain a NUL character")
+    with translated(path):
+        found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(found.st_mode)}")
+    if found.st_size == 0:
+        raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
+    return found
+
+
+@contextlib.contextmanager
+def translated(path: str, doing: str = "opening") -> Iterator[None]:
+    """Turn what the operating system and h5py raise into the `RayH5Error` that names it."""
+    try:
+        yield
+    except RayH5Error:
+        raise
+    except (OSError, KeyError, RuntimeError, ValueError) as exc:
+        raise _translate(exc, path, doing) from exc
+
+
+def _translate(exc: Exception, path: str, doing: str) -> RayH5Error:
+    text = " ".join(str(exc).split())
+    code = _errno(exc)
+    if isinstance(exc, FileNotFoundError):
+        return NotFoundError(f"{path}: no such file")
+    if isinstance(exc, PermissionError):
+        return NotReadableError(f"{path}: this process may not read it ({text})")
+    if truncated := _TRUNCATED.search(text):
+        found, expected = truncated.groups()
+        return TruncatedFileError(
+            f"{path}: expected {expected} bytes, found {found}. The file is cut short: copy it again."
+        )
+    if "file signature not found" in text:
+        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it")
+    if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
+        return WriterActiveError(
+            f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "
+            "writer; if there is none, run `h5clear -s` on a copy of the file."
+        )
+    if code in TRANSIENT_ERRNOS:
+        return TransientIOError(f"{path}: {doing} failed: {text}")
+    return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
+
+
+def is_transient(exc: BaseException) -> bool:
+    """Tell whether an error is one that may pass."""
+    return isinstance(exc, TransientIOError) or _errno(exc) in TRANSIENT_ERRNOS
+
+
+def _errno(exc: BaseException) -> int | None:
+    code = getattr(exc, "errno", None)
+    if code is None and (found := _ERRNO.search(str(exc))):
+        # Inside a look-up h5py reports an operating system error as a KeyError that only quotes it.
+        code = int(found.group(1))
+    return code
+
+
+def _file_type(mode: int) -> str:
+    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return names.get(stat.S_IFMT(mode), "a device")

@@ -1,0 +1,307 @@
+"""Read rows of one file."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ray_h5.errors import (
+    OptionError,
+    RowIndexError,
+    SchemaMismatchError,
+    TransientIOError,
+    UnknownColumnError,
+)
+from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.columns import Job, ReadStats, run_jobs
+from ray_h5.hdf5.gather import RowRequest
+from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.opening import is_transient
+from ray_h5.hdf5.parser import ExternalPolicy
+
+logger = logging.getLogger(__name__)
+
+Rows = slice | Sequence[int] | np.ndarray
+
+_RETRY_WAITS_S = (0.1, 0.5, 2.0)
+"""Waits before each new try after an error that may pass."""
+
+
+class RowReader:
+    """Reads rows of the columns of one HDF5 file.
+
+    Each chunk that holds a row asked for is fetched and decoded once a call, straight into the
+    result where the layout allows it. Reading takes neither the interpreter's lock nor
+    libhdf5's, so readers in several threads do not wait for each other.
+
+    Handles and chunk indexes stay in a cache of the process, so that making a reader for a file
+    that was read before costs next to nothing. A reader can be pickled and survives a fork; it
+    opens its file anew in the other process.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    group : str
+        The group whose datasets are the columns.
+    threads : int
+        Threads that one `read` may use.
+    allow_external : iterable of str
+        Folders that links, virtual datasets and external storage may lead into. By default they
+        may lead nowhere but to the file itself.
+    expect : FileIdentity, optional
+        The state that the file must be in.
+
+    Raises
+    ------
+    RayH5Error
+        The leaf that says what is wrong with the file.
+
+    Examples
+    --------
+    >>> with RowReader("run.h5") as reader:  # doctest: +SKIP
+    ...     batch = reader.read(["signal", "label"], [7, 3, 3])
+    >>> batch["signal"].shape  # doctest: +SKIP
+    (3, 43, 300)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        group: str = "/",
+        threads: int = 1,
+        allow_external: Iterable[str | os.PathLike[str]] = (),
+        *,
+        expect: FileIdentity | None = None,
+    ) -> None:
+        if threads < 1:
+            raise OptionError(f"threads={threads}: expected 1 or more")
+        self.path = os.path.abspath(os.fspath(path))
+        self.group = group
+        self.threads = threads
+        self.stats = ReadStats()
+        self._policy = ExternalPolicy.of(allow_external)
+        self._expect = expect
+        self._held: OpenFile | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._retrying(self._file)
+
+    @property
+    def identity(self) -> FileIdentity:
+        """The state of the file."""
+        return self._file().identity
+
+    @property
+    def layout(self) -> FileLayout:
+        """The layout of every column, and why those that cannot be read cannot."""
+        return self._retrying(lambda: self._file().layout())
+
+    @property
+    def columns(self) -> Mapping[str, ColumnLayout]:
+        """The layouts of the columns that can be read, by name."""
+        return self.layout.columns
+
+    @property
+    def num_rows(self) -> int:
+        """Length of the first axis that all columns share.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they do not share one.
+        """
+        return common_rows(self.path, self.columns)
+
+    def column(self, name: str) -> ColumnLayout:
+        """Return the layout of one column.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is none of that name; the message lists near names.
+        UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
+            If it cannot be read.
+        """
+        try:
+            return self._retrying(lambda: self._column(name))
+        except UnknownColumnError as exc:
+            layout = self.layout
+            raise UnknownColumnError(f"{exc}.{near_names(name, [*layout.columns, *layout.refused])}") from exc
+
+    def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
+        """Read rows of columns.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Names.
+        rows : slice, or sequence or array of int or bool
+            Rows in the order in which they are wanted; they may repeat. A boolean array has one
+            entry a row of the file.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            An array of shape ``(len(rows), *row_shape)`` a column, in the order of `columns`,
+            equal to what h5py delivers, in native byte order.
+
+        Raises
+        ------
+        RowIndexError
+            If a row is not in the file.
+        CorruptChunkError, TruncatedFileError, StaleIndexError, TransientIOError
+            If the bytes cannot be had as they were written.
+        """
+        layouts = {name: self.column(name) for name in columns}
+        wanted = as_rows(rows, common_rows(self.path, layouts), self.path) if layouts else np.empty(0, np.int64)
+        out = {name: empty((len(wanted), *each.row_shape), each.dtype) for name, each in layouts.items()}
+        self.read_into(out, wanted)
+        return out
+
+    def read_into(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None) -> None:
+        """Read rows into arrays that are there already.
+
+        Parameters
+        ----------
+        out : mapping of str to numpy.ndarray
+            An array for each column wanted. A dtype other than the column's casts, as
+            ``astype`` does, chunk by chunk.
+        rows : numpy.ndarray
+            int64 rows, each in the file.
+        places : numpy.ndarray, optional
+            int64: ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+        """
+        request = RowRequest.of(rows, places)
+        if len(rows):
+            self._retrying(lambda: self._read(out, request))
+
+    def close(self) -> None:
+        """Let go of the file. It may stay open in the cache of the process."""
+        self._held = None
+        self._closed = True
+
+    def _column(self, name: str) -> ColumnLayout:
+        file = self._file()
+        with file.library() as library:
+            return file.column(name, library)
+
+    def _read(self, out: Mapping[str, np.ndarray], request: RowRequest) -> None:
+        file = self._file()
+        file.check_unchanged()
+        jobs: list[Job] = []
+        with file.library() as library:
+            for name, array in out.items():
+                jobs += file.reader(name, library).jobs(request, array, library)
+            self.stats.add(run_jobs(jobs, self.threads))
+        # Old offsets in a file that was rewritten meanwhile can decode to full length.
+        file.check_unchanged()
+
+    def _file(self) -> OpenFile:
+        if self._closed:
+            raise OptionError(f"{self.path}: this reader is closed; make a new one")
+        if self._held is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._held = open_file(self.path, self.group, self._policy)
+            if self._expect is not None:
+                check_identity(self.path, self._expect, self._held.identity)
+        return self._held
+
+    def _retrying(self, action: Any) -> Any:
+        """Do `action`; after an error that may pass, open the file anew and do it again."""
+        for wait in _RETRY_WAITS_S:
+            try:
+                return action()
+            except OSError as exc:
+                if not is_transient(exc):
+                    raise
+                logger.warning("%s: %s; opening it anew in %.1f s", self.path, exc, wait)
+            self._reopen()
+            time.sleep(wait)
+        try:
+            return action()
+        except OSError as exc:
+            if not is_transient(exc):
+                raise
+            raise TransientIOError(
+                f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Look at the file "
+                "system it is on; the read can be repeated."
+            ) from exc
+
+    def _reopen(self) -> None:
+        if self._held is not None:
+            self._expect = self._expect or self._held.identity
+            forget(self._held)
+            self._held = None
+
+    def __enter__(self) -> RowReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}
+
+    def __repr__(self) -> str:
+        return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
+
+
+def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
+    """Return `rows` as an int64 array of row numbers, each checked to be below `num_rows`."""
+    if isinstance(rows, slice):
+        return np.arange(*rows.indices(num_rows), dtype=np.int64)
+    wanted = np.asarray(rows)
+    if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iub"):
+        raise OptionError(f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}")
+    if wanted.dtype.kind == "b":
+        if len(wanted) != num_rows:
+            raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
+        return np.flatnonzero(wanted)
+    wanted = wanted.astype(np.int64)
+    outside = (wanted < 0) | (wanted >= num_rows)
+    if outside.any():
+        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
+    return wanted
+
+
+def common_rows(where: str, columns: Mapping[str, ColumnLayout]) -> int:
+    """Return the length of the first axis of `columns`.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If there is none, or more than one; the message lists them.
+    """
+    lengths: dict[int, list[str]] = {}
+    for name, column in columns.items():
+        lengths.setdefault(column.num_rows, []).append(name)
+    if len(lengths) == 1:
+        return next(iter(lengths))
+    if not lengths:
+        raise SchemaMismatchError(f"{where}: found no column; is group= the group that holds the datasets?")
+    listed = "\n".join(f"  {n} rows: {', '.join(names)}" for n, names in sorted(lengths.items()))
+    raise SchemaMismatchError(
+        f"{where}: expected columns with one common first axis, found {len(lengths)} lengths:\n{listed}\n"
+        "Choose columns of one length with columns=[...], or a group that holds only those with group=."
+    )
+
+
+def near_names(name: str, names: Iterable[str]) -> str:
+    """Return a sentence that offers the names nearest to `name`."""
+    known = sorted(names)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f" Did you mean {' or '.join(repr(each) for each in near)}?"
+    shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+    return f" There is: {shown}." if known else " There are no columns."

@@ -1,0 +1,58 @@
+"""Where bytes come from."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from ray_h5.errors import TruncatedFileError
+from ray_h5.hdf5.layout import FileIdentity
+
+Buffer = memoryview
+"""A writable, C-contiguous view of bytes."""
+
+
+class ByteSource(Protocol):
+    """Random access to the bytes of one file, from any thread."""
+
+    def read_into(self, offset: int, buffer: Buffer) -> None:
+        """Fill `buffer` with the bytes from `offset` on."""
+
+    def identity(self) -> FileIdentity:
+        """Return the state the file has now."""
+
+
+class LocalFile:
+    """A file of this machine, read with ``pread``: no lock, no shared position, no mmap.
+
+    A mapped file that is truncated meanwhile kills the process with SIGBUS; ``pread`` comes back
+    short, which is an error with a name.
+
+    Parameters
+    ----------
+    path : str
+        Name for messages.
+    fd : int
+        An open descriptor; it belongs to this object from now on.
+    """
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def read_into(self, offset: int, buffer: Buffer) -> None:
+        done = os.preadv(self._fd, [buffer], offset)
+        while done < len(buffer):
+            more = os.preadv(self._fd, [buffer[done:]], offset + done)
+            if more == 0:
+                raise TruncatedFileError(
+                    f"{self._path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
+                    f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
+                )
+            done += more
+
+    def identity(self) -> FileIdentity:
+        return FileIdentity.of(os.fstat(self._fd))
+
+    def __del__(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,1 @@
+"""Which rows, in which order, in which block."""

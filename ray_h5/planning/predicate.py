@@ -1,0 +1,55 @@
+"""A predicate, as a pyarrow expression -> the row ids that pass it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.hdf5.reader import near_names
+from ray_h5.planning.schema import ColumnSpec
+
+_ROW = "__ray_h5_row__"
+
+
+def check_names(names: Sequence[str], columns: Mapping[str, ColumnSpec]) -> None:
+    """Raise unless a predicate can be evaluated on the columns that it names.
+
+    Raises
+    ------
+    UnknownColumnError
+        If one is not there; the message lists near names.
+    PredicateError
+        If one holds an array a row.
+    """
+    for name in names:
+        if name not in columns:
+            raise UnknownColumnError(f"predicate: no column {name!r}.{near_names(name, columns)}")
+        if not columns[name].is_scalar:
+            raise PredicateError(
+                f"predicate: column {name!r} holds an array of shape {columns[name].tensor_shape} a row; a predicate "
+                "compares one value a row. Write that value into a column of its own, or filter the rows after "
+                f"reading: ds.filter(fn=lambda row: (row[{name!r}] > 0).any())."
+            )
+
+
+def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:
+    """Return the rows of `table` that pass, as ascending int64 positions.
+
+    A row passes where the expression is true: not where it is false and not where it is null.
+    Comparisons with NaN are false.
+    """
+    rows = pa.array(np.arange(len(table), dtype=np.int64))
+    try:
+        return table.append_column(_ROW, rows).filter(expression)[_ROW].to_numpy()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
+        raise PredicateError(
+            f"predicate: {expression} cannot be evaluated on {_types(table)}: {str(exc).splitlines()[0]}"
+        ) from exc
+
+
+def _types(table: pa.Table) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in table.schema)

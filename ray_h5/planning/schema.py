@@ -1,0 +1,131 @@
+"""The columns that all files share, and their values as Arrow arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.hdf5.layout import ColumnLayout, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One column as it is delivered, the same in every file.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    kind : {"number", "bool", "string"}
+        What a value is.
+    dtype : numpy.dtype
+        dtype of the array that a read fills.
+    row_shape : tuple of int
+        Shape of one row; ``()`` for a scalar.
+    as_bytes : bool
+        For strings: deliver the bytes as they are, whether they are UTF-8 or not.
+    """
+
+    name: str
+    kind: Kind
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    as_bytes: bool = False
+
+    @classmethod
+    def of(cls, layout: ColumnLayout) -> ColumnSpec:
+        if layout.kind == "string" and layout.row_shape:
+            raise UnsupportedColumnError(
+                f"column {layout.name!r} holds strings of row shape {layout.row_shape}; one string a row can be read"
+            )
+        if layout.dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+            raise UnsupportedColumnError(f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks")
+        # Fixed-length strings of two files may differ in length: they meet as objects.
+        dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
+        return cls(layout.name, layout.kind, dtype, layout.row_shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory; for strings a guess, as they tell only when read."""
+        return math.prod(self.row_shape) * (32 if self.kind == "string" else self.dtype.itemsize)
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Shape of one row in Arrow and torch: complex numbers get a last axis of (real, imaginary)."""
+        return (*self.row_shape, 2) if self.dtype.kind == "c" else self.row_shape
+
+    @property
+    def value_type(self) -> pa.DataType:
+        """Arrow type of one value."""
+        if self.kind == "string":
+            return pa.binary() if self.as_bytes else pa.string()
+        return pa.from_numpy_dtype(_real(self.dtype))
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether a predicate can name the column: one plain value a row."""
+        return self.tensor_shape == ()
+
+    def cast(self, dtype: object) -> ColumnSpec:
+        """Return the spec of this column delivered as another dtype."""
+        wanted = np.dtype(dtype)  # type: ignore[call-overload]
+        if self.kind == "string":
+            if wanted.kind != "S":
+                raise OptionError(f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}")
+            return replace(self, as_bytes=True)
+        if wanted.kind not in "biufc" or wanted.itemsize > 16:
+            raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
+        return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
+
+    def __str__(self) -> str:
+        kind = self.kind if self.kind == "string" else self.dtype.name
+        return f"{kind} {self.row_shape}" if self.row_shape else kind
+
+
+def cast_columns(columns: Mapping[str, ColumnSpec], dtypes: Mapping[str, object]) -> dict[str, ColumnSpec]:
+    """Apply `dtypes` to the columns that it names; the caller has checked that they exist."""
+    return {name: spec.cast(dtypes[name]) if name in dtypes else spec for name, spec in columns.items()}
+
+
+def values(array: np.ndarray) -> np.ndarray:
+    """Return `array` with complex numbers as a last axis of (real, imaginary), without a copy."""
+    if array.dtype.kind != "c":
+        return array
+    return array.view(_real(array.dtype)).reshape(*array.shape, 2)
+
+
+def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
+    """Return the values of a scalar column as an Arrow array; ``where(i)`` names the place of value i.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If a string is not UTF-8.
+    """
+    if spec.kind != "string" or spec.as_bytes:
+        return pa.array(array, type=spec.value_type)
+    try:
+        return pa.array(array, type=pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
+        raise UnsupportedColumnError(
+            f"{where(row)}: column {spec.name!r} holds {array[row]!r}, which is not UTF-8. "
+            f"Pass dtypes={{{spec.name!r}: bytes}} to get its values as bytes."
+        ) from None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _real(dtype: np.dtype) -> np.dtype:
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype

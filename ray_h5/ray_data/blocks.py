@@ -1,0 +1,60 @@
+"""Arrays -> the Arrow tables that Ray Data passes around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from ray.data.block import BlockAccessor
+from ray.data.extensions import ArrowTensorArray
+
+from ray_h5.planning.index import FileTable
+from ray_h5.planning.plan import BlockRows, ReadPlan
+from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow, values
+
+PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
+ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
+"""The columns that come from where a row is, and not from what the file says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The columns of a block, in order: those of the files, `path` and `row_id`."""
+
+    names: tuple[str, ...]
+
+    def select(self, names: Sequence[str]) -> Output:
+        """Keep `names`, in that order."""
+        return Output(tuple(name for name in names if name in self.names))
+
+
+def to_table(plan: ReadPlan, rows: BlockRows, output: Output) -> pa.Table:
+    """Return a block as an Arrow table; the arrays are not copied."""
+    specs = {spec.name: spec for spec in plan.columns}
+    columns = {name: _to_arrow(plan, rows, specs.get(name), name) for name in output.names}
+    if not columns:
+        # A table without columns loses its length on the way; Ray's own selection of none keeps it.
+        return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: rows.row_ids})).select([])
+    return pa.table(columns)
+
+
+def schema_of(plan: ReadPlan, output: Output) -> pa.Schema:
+    """Return the schema of the blocks, taken from an empty one."""
+    arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.columns}
+    return to_table(plan, BlockRows(np.empty(0, np.int64), arrays), output).schema
+
+
+def _to_arrow(plan: ReadPlan, rows: BlockRows, spec: ColumnSpec | None, name: str) -> pa.Array:
+    if spec is not None and spec.name in rows.arrays:
+        array = values(rows.arrays[name])
+        if spec.is_scalar:
+            return scalar_to_arrow(array, spec, lambda row: plan.files.where(int(rows.row_ids[row])))
+        return ArrowTensorArray.from_numpy(array, column_name=name)
+    return origin(plan.files, rows.row_ids, name)
+
+
+def origin(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:
+    """Return the column `path` or `row_id` of some rows."""
+    return pa.array(row_ids) if name == ROW_ID_SPEC.name else files.paths.take(pa.array(files.files_of(row_ids)))
