@@ -11,21 +11,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "open_h5", "pread", "stored_extents"]
+__all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "pread", "stored_extents"]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Extent = tuple[int, int]
 """Offset in the file and length, both in bytes."""
-
-
-def open_h5(path: str, **options: Any) -> h5py.File:
-    """Open a file to read, without HDF5's lock, as ours is opened; `options` go to ``h5py.File``.
-
-    A process cannot open a file with the lock while it has it open without (libhdf5: "file locking flag
-    values don't match"), and contestants share processes.
-    """
-    return h5py.File(path, "r", locking=False, **options)
 
 
 def empty_columns(file: h5py.File, columns: Sequence[str]) -> Arrays:

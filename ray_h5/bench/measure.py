@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -99,9 +100,7 @@ class Contest:
         )
 
 
-def run_turns(
-    contestants: Mapping[str, Callable[[], object]], turns: int, warmups: int = 1
-) -> dict[str, list[float]]:
+def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmups: int = 1) -> dict[str, list[float]]:
     """Time contestants in turn.
 
     Each turn runs every contestant once. The order is rotated from turn to turn and reversed in every
@@ -146,9 +145,9 @@ def _time(call: Callable[[], object]) -> float:
     return taken
 
 
-def to_json(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return the results as objects for ``json.dumps``: the fields of `Result`, with `spread` a list."""
-    return [asdict(result) | {"spread": list(result.spread)} for result in results]
+def to_json(results: Sequence[Result]) -> str:
+    """Return the results as a JSON list of objects with the fields of `Result`."""
+    return json.dumps([asdict(result) for result in results], indent=2, allow_nan=False)
 
 
 def to_table(results: Sequence[Result]) -> str:

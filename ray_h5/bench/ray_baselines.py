@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import ray.data
 from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
-
-from ray_h5.bench.baselines import open_h5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["NaiveH5Datasource", "ray_naive", "ray_parquet", "write_parquet"]
 
 
-class NaiveH5Datasource(Datasource):  # type: ignore[misc]
+class NaiveH5Datasource(Datasource):
     """One task per slice of a file, as many slices as Ray asks for; a task reads its slice with h5py.
 
     Parameters
@@ -35,7 +34,7 @@ class NaiveH5Datasource(Datasource):  # type: ignore[misc]
         self._rows: list[int] = []
         self._row_bytes = 0
         for path in paths:
-            with open_h5(path) as file:
+            with h5py.File(path, "r") as file:
                 datasets = [file[name] for name in columns]
                 self._rows.append(len(datasets[0]))
                 self._row_bytes = sum(d.dtype.itemsize * math.prod(d.shape[1:]) for d in datasets)
@@ -60,13 +59,11 @@ class NaiveH5Datasource(Datasource):  # type: ignore[misc]
         columns = self._columns
 
         def read() -> Iterator[Any]:
-            with open_h5(path) as file:
+            with h5py.File(path, "r") as file:
                 yield BlockAccessor.batch_to_block({name: file[name][start:stop] for name in columns})
 
         rows = stop - start
-        metadata = BlockMetadata(
-            num_rows=rows, size_bytes=rows * self._row_bytes, input_files=[path], exec_stats=None
-        )
+        metadata = BlockMetadata(num_rows=rows, size_bytes=rows * self._row_bytes, input_files=[path], exec_stats=None)
         return ReadTask(read, metadata, per_task_row_limit=row_limit)
 
 

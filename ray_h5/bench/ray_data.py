@@ -11,14 +11,15 @@ import logging
 import zlib
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import ray
 import ray.data
 
 import ray_h5
-from ray_h5.bench.baselines import open_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.ray_baselines import ray_naive, ray_parquet, write_parquet
 from ray_h5.bench.torch_baselines import plain_loader
@@ -52,9 +53,10 @@ def bench_ray(options: BenchOptions) -> list[Result]:
     _count_rows(loader, workload.rows)
     epoch_bytes = workload.rows * workload.row_bytes(_COLUMNS)
     with _ray_session(max(_LEAST_STORE_BYTES, 4 * epoch_bytes)):
+        # Beside the folder that it is made from, and named after it, version and seed included.
         parquet = cached_folder(
             options.folder,
-            f"signals-parquet-v1-size{options.size:g}",
+            f"{Path(workload.paths[0]).parent.name}-parquet-v1",
             partial(write_parquet, workload.paths, _COLUMNS),
         )
         ours = _read_ours(workload)
@@ -70,10 +72,7 @@ def bench_ray(options: BenchOptions) -> list[Result]:
         epochs = Contest("ray", "signals epoch", run_turns(contestants, options.turns))
         first = run_turns({OURS: partial(_first_batch, workload)}, options.turns)
     return [
-        *(
-            epochs.against(name, amount=workload.rows, unit="rows/s", goal=goal)
-            for name, goal in _GOALS.items()
-        ),
+        *(epochs.against(name, amount=workload.rows, unit="rows/s", goal=goal) for name, goal in _GOALS.items()),
         Contest("ray", "signals first batch", first).within(0.5),
     ]
 
@@ -82,9 +81,7 @@ def bench_ray(options: BenchOptions) -> list[Result]:
 def _ray_session(store_bytes: int) -> Iterator[None]:
     """Start a quiet Ray of our own, touch all of its object store once, and shut it down at the end."""
     if ray.is_initialized():
-        raise RuntimeError(
-            "Ray is already running in this process; the bench starts its own: shut it down first"
-        )
+        raise RuntimeError("Ray is already running in this process; the bench starts its own: shut it down first")
     ray.init(
         address="local",
         object_store_memory=store_bytes,
@@ -93,7 +90,7 @@ def _ray_session(store_bytes: int) -> Iterator[None]:
         logging_level=logging.ERROR,
     )
     try:
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         touched = ray.put(np.ones(int(store_bytes * 0.9), np.uint8))
@@ -135,7 +132,7 @@ def _verify(workload: Workload, batches: Iterable[dict[str, Any]]) -> None:
     found = [check for batch in batches for check in _checksums({k: v.numpy() for k, v in batch.items()})]
     expected: list[int] = []
     for path in workload.paths:
-        with open_h5(path) as file:
+        with h5py.File(path, "r") as file:
             expected += _checksums({name: file[name][:] for name in _COLUMNS})
     if sorted(found) != sorted(expected):
         raise RuntimeError("an epoch of ours does not deliver each row once with the bytes that h5py reads")

@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+import h5py
 import numpy as np
 
 from ray_h5.bench.baselines import (
     empty_columns,
     h5py_bulk,
     h5py_fancy,
-    open_h5,
     pread,
     stored_extents,
 )
@@ -76,7 +76,7 @@ def _draw_rows(workload: Workload, fraction: int) -> dict[str, Rows]:
 def _read_all(workload: Workload, columns: tuple[str, ...], turns: int) -> list[Result]:
     extents = {}
     for path in workload.paths:
-        with open_h5(path) as file:
+        with h5py.File(path, "r") as file:
             arrays = empty_columns(file, columns)
             h5py_bulk(file, arrays)
             extents[path] = stored_extents(file, columns)
@@ -89,7 +89,7 @@ def _read_all(workload: Workload, columns: tuple[str, ...], turns: int) -> list[
 
     def bulk() -> None:
         for path in workload.paths:
-            with open_h5(path) as file:
+            with h5py.File(path, "r") as file:
                 h5py_bulk(file, arrays)
 
     def floor() -> None:
@@ -113,11 +113,9 @@ def _read_anew(path: str, columns: tuple[str, ...]) -> Arrays:
     return arrays
 
 
-def _read_rows(
-    workload: Workload, columns: tuple[str, ...], rows: Mapping[str, Rows], case: str, turns: int
-) -> Result:
+def _read_rows(workload: Workload, columns: tuple[str, ...], rows: Mapping[str, Rows], case: str, turns: int) -> Result:
     with ExitStack() as stack:
-        files = {path: stack.enter_context(open_h5(path)) for path in workload.paths}
+        files = {path: stack.enter_context(h5py.File(path, "r")) for path in workload.paths}
         readers = {path: stack.enter_context(RowReader(path, threads=1)) for path in workload.paths}
         for path in workload.paths:
             theirs = h5py_fancy(files[path], columns, rows[path])

@@ -6,11 +6,10 @@ import bisect
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
-
-from ray_h5.bench.baselines import open_h5
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ __all__ = ["PlainH5Dataset", "plain_loader"]
 _CHUNK_CACHE_BYTES = 128 << 20
 
 
-class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
+class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
     """Samples of several HDF5 files, read one at a time, each a dict of tensors.
 
     Files are opened at the first sample that is read from them, so each loader worker has handles of its own.
@@ -39,7 +38,7 @@ class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
         self._datasets: dict[int, dict[str, Any]] = {}
         counts = []
         for path in paths:
-            with open_h5(path) as file:
+            with h5py.File(path, "r") as file:
                 counts.append(len(file[columns[0]]))
         self._ends = list(itertools.accumulate(counts))
 
@@ -50,7 +49,7 @@ class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
         number = bisect.bisect_right(self._ends, index)
         row = index - (self._ends[number - 1] if number else 0)
         if number not in self._datasets:
-            file = open_h5(self._paths[number], rdcc_nbytes=_CHUNK_CACHE_BYTES)
+            file = h5py.File(self._paths[number], "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
             self._datasets[number] = {name: file[name] for name in self._columns}
         return {name: torch.as_tensor(np.asarray(d[row])) for name, d in self._datasets[number].items()}
 

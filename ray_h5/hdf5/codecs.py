@@ -159,7 +159,9 @@ class ChunkDecoder:
         DecodeError
             If the data do not decode to `chunk_bytes` bytes.
         """
-        stages = self._stages_of(mask & self._all_skipped)
+        stages = self._stages.get(mask)
+        if stages is None:
+            stages = self._stages[mask] = self._plan(mask & self._all_skipped)
         if not stages:
             if len(data) != len(out):
                 raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
@@ -174,15 +176,13 @@ class ChunkDecoder:
             data = between
         stages[-1].step.decode(data, out)
 
-    def _stages_of(self, mask: int) -> tuple[_Stage, ...]:
-        if mask not in self._stages:
-            size, stages = self._chunk_bytes, []
-            for i, step in enumerate(self._pipeline.steps):
-                if not mask >> i & 1:
-                    stages.append(_Stage(_STEPS[step.id](step), size))
-                    size += 4 if step.id == 3 else 0
-            self._stages[mask] = tuple(reversed(stages))
-        return self._stages[mask]
+    def _plan(self, mask: int) -> tuple[_Stage, ...]:
+        size, stages = self._chunk_bytes, []
+        for i, step in enumerate(self._pipeline.steps):
+            if not mask >> i & 1:
+                stages.append(_Stage(_STEPS[step.id](step), size))
+                size += 4 if step.id == 3 else 0
+        return tuple(reversed(stages))
 
 
 def _check_length(decoded: np.ndarray, out: Bytes) -> None:

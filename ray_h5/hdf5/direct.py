@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,10 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.source import ByteSource
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DirectColumn:
     """Reads a column by its own chunk reads: no lock, each chunk fetched and decoded once.
 
-    Attributes
+    Parameters
     ----------
     path : str
         The file, for messages.
@@ -34,39 +34,32 @@ class DirectColumn:
         The chunks; None for contiguous data.
     """
 
-    path: str
-    layout: ColumnLayout
-    source: ByteSource
-    index: ChunkIndex | None
-    decoder: ChunkDecoder = field(init=False)
-
-    def __post_init__(self) -> None:
-        decoder = ChunkDecoder(self.layout.pipeline, self._chunk_bytes)
-        object.__setattr__(self, "decoder", decoder)
+    def __init__(self, path: str, layout: ColumnLayout, source: ByteSource, index: ChunkIndex | None) -> None:
+        self._path = path
+        self._layout = layout
+        self._source = source
+        self._index = index
+        self._grid = ChunkGrid(layout.shape, layout.chunk_shape or layout.shape)
+        self._row_bytes = layout.row_bytes
+        self._chunk_bytes = math.prod(self._grid.chunk_shape) * layout.stored_dtype.itemsize
+        self._decoder = ChunkDecoder(layout.pipeline, self._chunk_bytes)
 
     def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         `out` may have another dtype than the column: values are cast chunk by chunk.
         """
-        if self.layout.row_bytes == 0 or not len(request.rows):
+        if self._row_bytes == 0 or not len(request.rows):
             return []
-        if self.index is None:
-            assert self.layout.offset is not None
-            return self._extent_jobs(request, self.layout.offset + request.rows * self.layout.row_bytes, out)
-        return self._chunk_jobs(request, self.index, out, library)
+        if self._index is None:
+            assert self._layout.offset is not None
+            return self._extent_jobs(request, self._layout.offset + request.rows * self._row_bytes, out)
+        return self._chunk_jobs(_Pieces.of(request, self._grid, self._index), out, library)
 
-    @property
-    def _chunk_bytes(self) -> int:
-        return math.prod(self.layout.chunk_shape or ()) * self.layout.stored_dtype.itemsize
-
-    def _chunk_jobs(
-        self, request: RowRequest, index: ChunkIndex, out: np.ndarray, library: Library
-    ) -> list[Job]:
-        pieces = _Pieces.of(request, self._grid, index)
-        raw = self.decoder.stores_raw(pieces.masks)
+    def _chunk_jobs(self, pieces: _Pieces, out: np.ndarray, library: Library) -> list[Job]:
+        raw = self._decoder.stores_raw(pieces.masks)
         missing = pieces.offsets == UNALLOCATED
-        by_row = raw & ~missing if self._grid.per_row == 1 else np.zeros_like(missing)
+        by_row = raw & ~missing & (self._grid.per_row == 1)
         unclear = ~raw & ~missing & self._may_be_unfiltered(pieces)
         jobs: list[Job] = []
         if missing.any():
@@ -76,119 +69,146 @@ class DirectColumn:
             self._check_raw_sizes(stored)
             rows = stored.rows_of()
             first = np.repeat(stored.offsets, stored.lengths)
-            jobs += self._extent_jobs(rows, first + rows.rows % self._grid.chunk_rows * self.layout.row_bytes, out)
+            jobs += self._extent_jobs(rows, first + rows.rows % self._grid.chunk_rows * self._row_bytes, out)
         if unclear.any():
-            through_h5py = H5pyColumn(self.path, self.layout)
+            through_h5py = H5pyColumn(self._path, self._layout)
             jobs += through_h5py.jobs(pieces.select(unclear).rows_of(), out, library)
         decoded = pieces.select(~(missing | by_row | unclear))
-        in_order = (np.diff(request.rows) == 1) & (np.diff(request.places) == 1)
-        whole = unbroken(in_order, decoded.runs) & (decoded.lengths == self._grid.chunk_rows)
-        whole &= (self._grid.per_row == 1) & self._lands_in_place(out)
-        spans = fetch_spans(decoded.offsets, decoded.sizes) if len(decoded) else None
-        if spans is not None:
-            jobs += [
-                partial(self._decode_span, decoded.select(slice(start, stop)), whole[start:stop], out)
-                for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
-            ]
-        return jobs
-
-    @property
-    def _grid(self) -> ChunkGrid:
-        assert self.layout.chunk_shape is not None
-        return ChunkGrid(self.layout.shape, self.layout.chunk_shape)
+        return jobs + self._decode_jobs(decoded, out) if len(decoded) else jobs
 
     def _lands_in_place(self, out: np.ndarray) -> bool:
-        return out.dtype == self.layout.stored_dtype and bool(out.flags.c_contiguous)
+        return out.dtype == self._layout.stored_dtype and bool(out.flags.c_contiguous)
 
     def _may_be_unfiltered(self, pieces: _Pieces) -> np.ndarray:
         # A file may ask that partial chunks stay unfiltered; their mask does not say so. A chunk
         # that is partial, of full size and unmasked could be either: libhdf5 knows.
-        return (pieces.sizes == self._chunk_bytes) & (pieces.masks == 0) & pieces.partial(self._grid)
+        full = (pieces.sizes == self._chunk_bytes) & (pieces.masks == 0)
+        return full & pieces.partial(self._grid) if full.any() else full
+
+    # Rows that are stored as they are --------------------------------------------------------
 
     def _extent_jobs(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
         if np.any(offsets[1:] < offsets[:-1]):
             order = np.argsort(offsets, kind="stable")
             request, offsets = request.select(order), offsets[order]
-        spans = extent_spans(offsets, request.places, self.layout.row_bytes)
-        solid = unbroken((np.diff(offsets) == self.layout.row_bytes) & (np.diff(request.places) == 1), spans)
+        spans = extent_spans(offsets, request.places, self._row_bytes)
+        solid = unbroken((np.diff(offsets) == self._row_bytes) & (np.diff(request.places) == 1), spans)
         solid &= self._lands_in_place(out)
+        flat = as_bytes(out) if solid.any() else out
         return [
-            partial(self._read_solid, int(offsets[start]), int(request.places[start]), stop - start, out)
+            partial(self._read_solid, flat, offset, place * self._row_bytes, (stop - start) * self._row_bytes)
             if direct
-            else partial(self._read_span, offsets[start:stop], request.places[start:stop], out)
-            for start, stop, direct in zip(spans.start.tolist(), spans.stop.tolist(), solid.tolist(), strict=True)
+            else partial(self._read_span, out, offsets[start:stop], request.places[start:stop])
+            for start, stop, direct, offset, place in zip(
+                spans.start.tolist(),
+                spans.stop.tolist(),
+                solid.tolist(),
+                offsets[spans.start].tolist(),
+                request.places[spans.start].tolist(),
+                strict=True,
+            )
         ]
 
-    def _read_solid(self, offset: int, place: int, rows: int, out: np.ndarray, worker: Worker) -> None:
-        self._fetch(offset, as_bytes(out[place : place + rows]), worker)
+    def _read_solid(self, flat: np.ndarray, offset: int, begin: int, nbytes: int, worker: Worker) -> None:
+        self._fetch(offset, flat[begin : begin + nbytes], worker)
 
-    def _read_span(self, offsets: np.ndarray, places: np.ndarray, out: np.ndarray, worker: Worker) -> None:
-        row_bytes, low = self.layout.row_bytes, int(offsets[0])
-        buffer = worker.buffer("span", int(offsets[-1]) + row_bytes - low)
+    def _read_span(self, out: np.ndarray, offsets: np.ndarray, places: np.ndarray, worker: Worker) -> None:
+        low = int(offsets[0])
+        buffer = worker.buffer("span", int(offsets[-1]) + self._row_bytes - low)
         self._fetch(low, buffer, worker)
-        stored = buffer.view(self.layout.stored_dtype).reshape(-1, *self.layout.row_shape)
-        out[places] = stored[(offsets - low) // row_bytes]
+        stored = buffer.view(self._layout.stored_dtype).reshape(-1, *self._layout.row_shape)
+        out[places] = stored[(offsets - low) // self._row_bytes]
 
     def _fetch(self, offset: int, buffer: np.ndarray, worker: Worker) -> None:
-        self.source.read_into(offset, memoryview(buffer))
+        self._source.read_into(offset, buffer.data)
         worker.stats.requests += 1
         worker.stats.bytes_read += len(buffer)
-
-    def _fill(self, pieces: _Pieces, out: np.ndarray, worker: Worker) -> None:
-        if self._grid.per_row == 1:
-            out[pieces.rows_of().places] = self.layout.fill
-            return
-        for number, start, stop in pieces.each():
-            out[(pieces.request.places[start:stop], *self._grid.slices(number))] = self.layout.fill
-
-    def _decode_span(self, pieces: _Pieces, whole: np.ndarray, out: np.ndarray, worker: Worker) -> None:
-        low = int(pieces.offsets[0])
-        stored = worker.buffer("stored", int((pieces.offsets + pieces.sizes).max()) - low)
-        self._fetch(low, stored, worker)
-        flat = as_bytes(out) if whole.any() else None
-        for i, (number, start, stop) in enumerate(pieces.each()):
-            begin = int(pieces.offsets[i]) - low
-            data = stored[begin : begin + int(pieces.sizes[i])]
-            if flat is not None and whole[i]:
-                at = int(pieces.request.places[start]) * self.layout.row_bytes
-                self._decode(data, pieces, i, flat[at : at + self._chunk_bytes], worker)
-            else:
-                chunk = worker.buffer("chunk", self._chunk_bytes)
-                self._decode(data, pieces, i, chunk, worker)
-                self._scatter(chunk, number, pieces.request.select(slice(start, stop)), out)
-
-    def _scatter(self, chunk: np.ndarray, number: int, request: RowRequest, out: np.ndarray) -> None:
-        grid = self._grid
-        values = chunk.view(self.layout.stored_dtype).reshape(grid.chunk_shape)
-        covered = grid.slices(number)
-        inside = tuple(slice(0, part.stop - part.start) for part in covered)
-        first_row = number // grid.per_row * grid.chunk_rows
-        out[(request.places, *covered)] = values[(request.rows - first_row, *inside)]
-
-    def _decode(self, data: np.ndarray, pieces: _Pieces, i: int, out: np.ndarray, worker: Worker) -> None:
-        try:
-            self.decoder.decode(data, int(pieces.masks[i]), out, worker.between)
-        except DecodeError as exc:
-            raise self._corrupt(pieces, i, str(exc)) from exc
-        worker.stats.chunks_decoded += 1
 
     def _check_raw_sizes(self, pieces: _Pieces) -> None:
         wrong = np.flatnonzero(pieces.sizes != self._chunk_bytes)
         if len(wrong):
             found = int(pieces.sizes[wrong[0]])
-            raise self._corrupt(
-                pieces, int(wrong[0]), f"expected {self._chunk_bytes} bytes stored without filters, found {found}"
-            )
+            reason = f"expected {self._chunk_bytes} bytes stored without filters, found {found}"
+            raise self._corrupt(pieces, int(wrong[0]), reason)
+
+    # Chunks that were never written ----------------------------------------------------------
+
+    def _fill(self, pieces: _Pieces, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
+        if self._grid.per_row == 1:
+            out[pieces.rows_of().places] = self._layout.fill
+            return
+        for i, number in enumerate(pieces.numbers.tolist()):
+            where: Any = (pieces.run(i).places, *self._grid.slices(number))
+            out[where] = self._layout.fill
+
+    # Chunks that are decoded -----------------------------------------------------------------
+
+    def _decode_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
+        request = pieces.request
+        whole = unbroken((np.diff(request.rows) == 1) & (np.diff(request.places) == 1), pieces.runs)
+        whole &= (
+            (pieces.lengths == self._grid.chunk_rows) & (self._grid.per_row == 1) & self._lands_in_place(out)
+        )
+        spans = fetch_spans(pieces.offsets, pieces.sizes)
+        work = _Decode(pieces, out, as_bytes(out) if whole.any() else out, whole.tolist())
+        return [
+            partial(self._decode_span, work, start, stop)
+            for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
+        ]
+
+    def _decode_span(self, work: _Decode, start: int, stop: int, worker: Worker) -> None:
+        low = work.begins[start]
+        stored = worker.buffer("stored", work.ends[stop - 1] - low)
+        self._fetch(low, stored, worker)
+        decode, row_bytes, chunk_bytes = self._decoder.decode, self._row_bytes, self._chunk_bytes
+        for i in range(start, stop):
+            if work.whole[i]:
+                at = work.places[i] * row_bytes
+                chunk = work.flat[at : at + chunk_bytes]
+            else:
+                chunk = worker.buffer("chunk", chunk_bytes)
+            try:
+                decode(
+                    stored[work.begins[i] - low : work.ends[i] - low], work.masks[i], chunk, worker.between
+                )
+            except DecodeError as exc:
+                raise self._corrupt(work.pieces, i, str(exc)) from exc
+            if not work.whole[i]:
+                self._scatter(chunk, work.pieces, i, work.out)
+        worker.stats.chunks_decoded += stop - start
+
+    def _scatter(self, chunk: np.ndarray, pieces: _Pieces, i: int, out: np.ndarray) -> None:
+        grid, number, request = self._grid, int(pieces.numbers[i]), pieces.run(i)
+        values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
+        covered = grid.slices(number)
+        inside = tuple(slice(0, part.stop - part.start) for part in covered)
+        where: Any = (request.places, *covered)
+        what: Any = (request.rows - grid.first_row(number), *inside)
+        out[where] = values[what]
 
     def _corrupt(self, pieces: _Pieces, i: int, reason: str) -> CorruptChunkError:
         grid, number = self._grid, int(pieces.numbers[i])
-        low = number // grid.per_row * grid.chunk_rows
+        first = grid.first_row(number)
+        last = min(first + grid.chunk_rows, self._layout.num_rows) - 1
         begin, size = int(pieces.offsets[i]), int(pieces.sizes[i])
         return CorruptChunkError(
-            f"{self.path}: column {self.layout.name!r}, chunk {number} (rows {low} to "
-            f"{min(low + grid.chunk_rows, self.layout.num_rows) - 1}, bytes {begin} to {begin + size - 1} of the "
-            f"file): {reason}. The file is damaged there: restore it from a copy."
+            f"{self._path}: column {self._layout.name!r}, chunk {number} (rows {first} to {last}, bytes {begin} to "
+            f"{begin + size - 1} of the file): {reason}. The file is damaged there: restore it from a copy."
         )
+
+
+class _Decode:
+    """Chunks to decode, as lists: a loop over small chunks is as fast as its look-ups."""
+
+    def __init__(self, pieces: _Pieces, out: np.ndarray, flat: np.ndarray, whole: list[bool]) -> None:
+        self.pieces = pieces
+        self.out = out
+        self.flat = flat
+        self.whole = whole
+        self.begins: list[int] = pieces.offsets.tolist()
+        self.ends: list[int] = (pieces.offsets + pieces.sizes).tolist()
+        self.masks: list[int] = pieces.masks.tolist()
+        self.places: list[int] = pieces.request.places[pieces.runs.start].tolist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,9 +242,9 @@ class _Pieces:
             self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep]
         )
 
-    def each(self) -> list[tuple[int, int, int]]:
-        columns = (self.numbers.tolist(), self.runs.start.tolist(), self.runs.stop.tolist())
-        return list(zip(*columns, strict=True))
+    def run(self, i: int) -> RowRequest:
+        """Return the part of the request that lies in chunk number i of these."""
+        return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i])))
 
     def rows_of(self) -> RowRequest:
         """Return the part of the request that lies in these chunks."""

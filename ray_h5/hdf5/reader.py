@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import is_transient
 from ray_h5.hdf5.parser import ExternalPolicy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -162,12 +165,16 @@ class RowReader:
             If the bytes cannot be had as they were written.
         """
         layouts = {name: self.column(name) for name in columns}
-        wanted = as_rows(rows, common_rows(self.path, layouts), self.path) if layouts else np.empty(0, np.int64)
+        wanted = (
+            as_rows(rows, common_rows(self.path, layouts), self.path) if layouts else np.empty(0, np.int64)
+        )
         out = {name: empty((len(wanted), *each.row_shape), each.dtype) for name, each in layouts.items()}
         self.read_into(out, wanted)
         return out
 
-    def read_into(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None) -> None:
+    def read_into(
+        self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None
+    ) -> None:
         """Read rows into arrays that are there already.
 
         Parameters
@@ -242,7 +249,7 @@ class RowReader:
             forget(self._held)
             self._held = None
 
-    def __enter__(self) -> RowReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -263,7 +270,9 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
         return np.arange(*rows.indices(num_rows), dtype=np.int64)
     wanted = np.asarray(rows)
     if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iub"):
-        raise OptionError(f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}")
+        raise OptionError(
+            f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}"
+        )
     if wanted.dtype.kind == "b":
         if len(wanted) != num_rows:
             raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
@@ -271,7 +280,9 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     wanted = wanted.astype(np.int64)
     outside = (wanted < 0) | (wanted >= num_rows)
     if outside.any():
-        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
+        raise RowIndexError(
+            f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})"
+        )
     return wanted
 
 

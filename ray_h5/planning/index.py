@@ -17,6 +17,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.reader import RowReader, common_rows
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
@@ -68,7 +69,9 @@ class FileTable:
 
     @classmethod
     def of(cls, facts: Sequence[FileFacts]) -> FileTable:
-        identities = [(f.identity.size, f.identity.mtime_ns, f.identity.ctime_ns, f.identity.inode) for f in facts]
+        identities = [
+            (f.identity.size, f.identity.mtime_ns, f.identity.ctime_ns, f.identity.inode) for f in facts
+        ]
         starts = np.concatenate([[0], np.cumsum([f.num_rows for f in facts], dtype=np.int64)])
         return cls(pa.array([f.path for f in facts], pa.string()), np.array(identities, np.int64), starts)
 
@@ -112,11 +115,28 @@ class RowIndex:
     files: FileTable
     columns: Mapping[str, ColumnSpec]
     scope: Scope
+    _found: dict[str, ColumnSpec] = field(default_factory=dict, repr=False)
     _values: dict[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict, repr=False)
 
     @property
     def num_rows(self) -> int:
         return self.files.num_rows
+
+    def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
+        """Return the specs of columns, also of such that are not among `columns`.
+
+        Raises
+        ------
+        UnknownColumnError, SchemaMismatchError
+            If a file does not have them, or not with as many rows as its other columns.
+        """
+        absent = [name for name in names if name not in self.columns and name not in self._found]
+        if absent:
+            paths = self.files.paths.to_pylist()
+            also = build_index(paths, absent, self.scope)
+            _check_same_rows(self.files, also.files, absent)
+            self._found.update(also.columns)
+        return {name: self.columns.get(name) or self._found[name] for name in names}
 
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
         """Return scalar columns of all rows, as they are delivered; each is read once and kept."""
@@ -129,13 +149,13 @@ class RowIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The values stay behind: another process reads those that it needs.
-        return RowIndex, (self.files, self.columns, self.scope)
+        return RowIndex, (self.files, self.columns, self.scope, self._found)
 
 
 def build_index(
     paths: Sequence[str],
     columns: Sequence[str] | None = None,
-    scope: Scope = Scope(),  # noqa: B008  frozen
+    scope: Scope = Scope(),
     map_files: Callable[..., Iterable[FileFacts]] = map,
 ) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
@@ -227,6 +247,16 @@ def _difference(expected: Mapping[str, ColumnSpec], found: Mapping[str, ColumnSp
         if name in found and expected[name] != found[name]
     ]
     return "; ".join(notes)
+
+
+def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]) -> None:
+    for file in np.flatnonzero(np.any(expected.identities != found.identities, axis=1)).tolist():
+        check_identity(expected.path(file), expected.identity(file), found.identity(file))
+    for file in np.flatnonzero(expected.starts[1:] != found.starts[1:])[:1].tolist():
+        wanted, has = (int(table.starts[file + 1] - table.starts[file]) for table in (expected, found))
+        raise SchemaMismatchError(
+            f"{expected.path(file)}: expected {wanted} rows, as its other columns have, found {has} in {', '.join(names)}"
+        )
 
 
 def _read_scalars(index: RowIndex, file: int, specs: Sequence[ColumnSpec]) -> list[pa.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from ray_h5.planning.schema import ColumnSpec
 _ROW = "__ray_h5_row__"
 
 
-def check_names(names: Sequence[str], columns: Mapping[str, ColumnSpec]) -> None:
+def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
     """Raise unless a predicate can be evaluated on the columns that it names.
 
     Raises

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
+from ray_h5.hdf5.reader import near_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class ColumnSpec:
                 f"column {layout.name!r} holds strings of row shape {layout.row_shape}; one string a row can be read"
             )
         if layout.dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
-            raise UnsupportedColumnError(f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks")
+            raise UnsupportedColumnError(
+                f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks"
+            )
         # Fixed-length strings of two files may differ in length: they meet as objects.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
         return cls(layout.name, layout.kind, dtype, layout.row_shape)
@@ -73,13 +76,20 @@ class ColumnSpec:
 
     def cast(self, dtype: object) -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
-        wanted = np.dtype(dtype)  # type: ignore[call-overload]
+        try:
+            wanted = np.dtype(dtype)  # type: ignore[call-overload]
+        except TypeError as exc:
+            raise OptionError(f"dtypes: {dtype!r} for column {self.name!r} is no dtype of numpy") from exc
         if self.kind == "string":
             if wanted.kind != "S":
-                raise OptionError(f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}")
+                raise OptionError(
+                    f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
+                )
             return replace(self, as_bytes=True)
         if wanted.kind not in "biufc" or wanted.itemsize > 16:
-            raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
+            raise OptionError(
+                f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers"
+            )
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
     def __str__(self) -> str:
@@ -88,7 +98,10 @@ class ColumnSpec:
 
 
 def cast_columns(columns: Mapping[str, ColumnSpec], dtypes: Mapping[str, object]) -> dict[str, ColumnSpec]:
-    """Apply `dtypes` to the columns that it names; the caller has checked that they exist."""
+    """Apply `dtypes` to the columns that it names."""
+    for name in dtypes:
+        if name not in columns:
+            raise UnknownColumnError(f"dtypes: no column {name!r}.{near_names(name, columns)}")
     return {name: spec.cast(dtypes[name]) if name in dtypes else spec for name, spec in columns.items()}
 
 

@@ -20,7 +20,7 @@ from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.hdf5.reader import near_names
-from ray_h5.planning.index import RowIndex, Scope, build_index
+from ray_h5.planning.index import Scope, build_index
 from ray_h5.planning.plan import ReadPlan, choose_block_rows, read_block
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
@@ -84,7 +84,7 @@ class H5Datasource(Datasource):
         self._columns = cast_columns(self._index.columns, dtypes or {})
         self._output = Output(_output_names(self._columns, include_paths, include_row_ids))
         self._predicate: pc.Expression | None = None
-        self._predicate_names: frozenset[str] = frozenset()
+        self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plan: ReadPlan | None = None
         self._plan_ref: ray.ObjectRef[ReadPlan] | None = None
 
@@ -114,12 +114,15 @@ class H5Datasource(Datasource):
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that yields only the rows that pass."""
         names = column_names(predicate_expr)
-        check_names(names, {name: spec for name, spec in self._delivered().items() if name in self._output.names})
+        specs = self._specs(names)
+        check_names(names, specs)
         clone = copy.copy(self)
         expression = predicate_expr.to_pyarrow()
         clone._predicate = expression if self._predicate is None else self._predicate & expression
-        clone._predicate_names = self._predicate_names | names
-        clone._predicate_expr = predicate_expr if self._predicate_expr is None else self._predicate_expr & predicate_expr
+        clone._predicate_specs = {**self._predicate_specs, **{name: specs[name] for name in names}}
+        clone._predicate_expr = (
+            predicate_expr if self._predicate_expr is None else self._predicate_expr & predicate_expr
+        )
         return clone._unplanned()
 
     def estimate_inmemory_data_size(self) -> int:
@@ -130,7 +133,7 @@ class H5Datasource(Datasource):
 
     def get_read_tasks(
         self,
-        parallelism: int,
+        parallelism: int,  # noqa: ARG002  Ray's name
         per_task_row_limit: int | None = None,
         data_context: DataContext | None = None,
     ) -> list[ReadTask]:
@@ -142,7 +145,9 @@ class H5Datasource(Datasource):
             return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
         reference = self._reference() if data_context is not None else None
-        return [self._task(plan, block, reference, schema, per_task_row_limit) for block in range(plan.num_blocks)]
+        return [
+            self._task(plan, block, reference, schema, per_task_row_limit) for block in range(plan.num_blocks)
+        ]
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
@@ -173,15 +178,24 @@ class H5Datasource(Datasource):
         read = partial(_read_block, reference or plan, self._output, block, limit)
         return ReadTask(read, metadata, schema=schema, per_task_row_limit=limit)
 
-    def _delivered(self) -> dict[str, ColumnSpec]:
-        return {**self._columns, **{spec.name: spec for spec in (PATH_SPEC, ROW_ID_SPEC)}}
+    def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
+        """Return the specs of columns that a predicate names.
+
+        It may name a column that `columns` leaves out, but none that a selection dropped.
+        """
+        known = {**self._columns, **{spec.name: spec for spec in (PATH_SPEC, ROW_ID_SPEC)}}
+        if self.get_projection_map() is not None:
+            return {name: known[name] for name in self._output.names}
+        found = {name: known[name] for name in names if name in self._output.names}
+        return {**found, **self._index.find([name for name in names if name not in found])}
 
     def _predicate_table(self) -> pa.Table:
-        stored = [self._columns[name] for name in sorted(self._predicate_names) if name in self._columns]
-        columns = dict(self._index.small_columns(stored))
+        specs = self._predicate_specs.values()
+        origins = {PATH_SPEC, ROW_ID_SPEC} & set(specs)
+        columns = dict(self._index.small_columns([spec for spec in specs if spec not in origins]))
         row_ids = np.arange(self._index.num_rows, dtype=np.int64)
-        for name in self._predicate_names - columns.keys():
-            columns[name] = origin(self._index.files, row_ids, name)
+        for spec in origins:
+            columns[spec.name] = origin(self._index.files, row_ids, spec.name)
         return pa.table(columns)
 
     def _reference(self) -> ray.ObjectRef[ReadPlan]:
@@ -205,14 +219,22 @@ def column_names(expression: Expr) -> frozenset[str]:
     found: set[str] = set()
     for each in dataclasses.fields(expression):
         value = getattr(expression, each.name)
-        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else [value]
+        parts = (
+            value.values()
+            if isinstance(value, Mapping)
+            else value
+            if isinstance(value, (list, tuple))
+            else [value]
+        )
         for part in parts:
             if isinstance(part, Expr):
                 found |= column_names(part)
     return frozenset(found)
 
 
-def _output_names(columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool) -> tuple[str, ...]:
+def _output_names(
+    columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool
+) -> tuple[str, ...]:
     added = [PATH_SPEC.name] * include_paths + [ROW_ID_SPEC.name] * include_row_ids
     for name in added:
         if name in columns:
