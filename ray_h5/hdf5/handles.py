@@ -39,8 +39,10 @@ class OpenFile:
         self._policy = policy
         self._lock = threading.RLock()
         with open_h5(path) as file:
-            # The very descriptor that libhdf5 reads from: what is checked is what is read.
-            self.source = LocalFile(path, os.dup(file.id.get_vfd_handle()))
+            # A descriptor of our own: one that libhdf5 opened would carry its lock along.
+            self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.source.stat()):
+                raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
         self.identity = self.source.identity()
         self._columns: dict[str, ColumnLayout] = {}
         self._refused: dict[str, RayH5Error] | None = None

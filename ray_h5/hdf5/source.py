@@ -52,7 +52,11 @@ class LocalFile:
             done += more
 
     def identity(self) -> FileIdentity:
-        return FileIdentity.of(os.fstat(self._fd))
+        return FileIdentity.of(self.stat())
+
+    def stat(self) -> os.stat_result:
+        """Return ``os.fstat`` of the descriptor."""
+        return os.fstat(self._fd)
 
     def __del__(self) -> None:
         os.close(self._fd)

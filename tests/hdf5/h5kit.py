@@ -1,0 +1,166 @@
+"""What the tests of this folder share: files to read, and ways to damage them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+Chunks = list[h5py.h5d.StoreInfo]
+
+
+def write(path: Path | str, columns: dict[str, Any], libver: str | None = None, **options) -> str:
+    """Write one dataset a column, all with the same `options`, and return the path as a string."""
+    with h5py.File(path, "w", libver=libver) as file:
+        for name, data in columns.items():
+            file.create_dataset(name, data=data, **options)
+    return str(path)
+
+
+def by_h5py(path: Path | str, name: str, rows: Any = slice(None)) -> np.ndarray:
+    """Return what h5py delivers, in native byte order."""
+    with h5py.File(path, "r") as file:
+        values = file[name][:][rows]
+    return values if values.dtype.hasobject else values.astype(values.dtype.newbyteorder("="))
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+    """Assert that two arrays are the same to the last bit, NaN payloads included."""
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if expected.dtype.hasobject:
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found.tobytes() == expected.tobytes()
+
+
+def random_rows(shape: tuple[int, ...], dtype: Any = "f4", seed: int = 0) -> np.ndarray:
+    """Return an array of random bytes, which no compressor makes smaller."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    return np.frombuffer(np.random.default_rng(seed).bytes(size), dtype).reshape(shape)
+
+
+def stored_chunks(path: Path | str, name: str) -> Chunks:
+    """List the chunks of a column as libhdf5 knows them."""
+    with h5py.File(path, "r") as file:
+        found: Chunks = []
+        file[name].id.chunk_iter(found.append)
+    return found
+
+
+def overwrite(path: Path | str, offset: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def flip(path: Path | str, offset: int, count: int = 1) -> None:
+    """Turn all bits of `count` bytes over."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        data = bytes(byte ^ 0xFF for byte in file.read(count))
+        file.seek(offset)
+        file.write(data)
+
+
+def replace_once(path: Path | str, old: bytes, new: bytes) -> None:
+    """Change the only place in the file where `old` is written."""
+    data = Path(path).read_bytes()
+    assert data.count(old) == 1
+    overwrite(path, data.index(old), new)
+
+
+def dataset_with(file: h5py.File, name: str, shape: tuple[int, ...], plist: Any, type_id: Any = None) -> h5py.Dataset:
+    """Create a dataset by a creation property list of one's own."""
+    type_id = h5py.h5t.STD_I32LE if type_id is None else type_id
+    space = h5py.h5s.create_simple(shape)
+    return h5py.Dataset(h5py.h5d.create(file.id, name.encode(), type_id, space, plist))
+
+
+def plist_with(chunk: tuple[int, ...] | None = None, steps: tuple[int, ...] = ()) -> Any:
+    """Return a dataset creation property list with filters by their ids, in that order."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if chunk is not None:
+        plist.set_chunk(chunk)
+    for step in steps:
+        if step == 1:
+            plist.set_deflate(4)
+        elif step == 2:
+            plist.set_shuffle()
+        elif step == 3:
+            plist.set_fletcher32()
+        else:
+            plist.set_filter(step, h5py.h5z.FLAG_OPTIONAL, ())
+    return plist
+
+
+def libhdf5() -> ctypes.CDLL | None:
+    """Return the libhdf5 that h5py has loaded, for what h5py does not offer."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        name = os.path.basename(line.split()[-1])
+        if name.startswith("libhdf5") and "_hl" not in name:
+            return ctypes.CDLL(line.split()[-1])
+    return None
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_fork(action: Callable[[], Any], timeout_s: int = 20) -> Any:
+    """Do `action` in a forked child and return what it returned, or raise what it raised."""
+    receive, send = os.pipe()
+    with warnings.catch_warnings():
+        # Later Pythons warn of forks while threads run; here the child does nothing that could wait for one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        signal.alarm(timeout_s)
+        try:
+            answer = action()
+        except BaseException as exc:  # noqa: BLE001  it is raised again in the parent
+            answer = exc
+        os.write(send, pickle.dumps(answer))
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        sent = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with status {status}"
+    answer = pickle.loads(sent)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new interpreter; for what may crash one."""
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=False)
+
+
+class Program:
+    """A program in another interpreter that says when it is ready, and waits to be told to go on."""
+
+    def __init__(self, code: str, *args: str) -> None:
+        code += "\nprint('ready', flush=True)\ninput()\n"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Program:
+        assert self._process.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate("\n", timeout=60)

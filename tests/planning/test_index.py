@@ -1,0 +1,168 @@
+import pickle
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ray_h5.errors import (
+    OptionError,
+    PredicateError,
+    SchemaMismatchError,
+    StaleIndexError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.planning.index import build_index
+from ray_h5.planning.predicate import check_names, evaluate
+from ray_h5.planning.schema import ColumnSpec, cast_columns
+
+
+def rewrite(path, **columns):
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+
+
+def test_counts_schema_and_row_ids(five_files):
+    index = build_index(five_files)
+    assert index.num_rows == 13
+    assert index.files.starts.tolist() == [0, 4, 4, 7, 12, 13]
+    assert {name: str(spec) for name, spec in index.columns.items()} == {
+        "label": "uint8",
+        "name": "string",
+        "score": "float64",
+        "signal": "float32 (2, 3)",
+    }
+    assert index.files.files_of(np.array([0, 3, 4, 6, 7, 12])).tolist() == [0, 0, 2, 2, 3, 4]
+    assert index.files.where(5) == f"{five_files[2]}, row 1"
+
+
+def test_columns_are_taken_in_the_order_asked_for_and_once(five_files):
+    assert list(build_index(five_files, ["score", "label", "score"]).columns) == ["score", "label"]
+    with pytest.raises(OptionError, match="empty list"):
+        build_index(five_files, [])
+
+
+def test_an_unknown_column_offers_near_names(five_files):
+    with pytest.raises(UnknownColumnError, match=r"no 'signl'.*Did you mean 'signal'"):
+        build_index(five_files, ["signl"])
+
+
+@pytest.mark.parametrize("columns", [None, ["signal", "label"]])
+@pytest.mark.parametrize(
+    ("third", "says"),
+    [
+        ({"signal": np.zeros((3, 2, 3), "f4")}, "column 'label' is missing"),
+        ({"signal": np.zeros((3, 2, 3), "f8"), "label": np.zeros(3, "u1")}, r"float32 \(2, 3\), found float64"),
+        ({"signal": np.zeros((3, 2, 4), "f4"), "label": np.zeros(3, "u1")}, r"found float32 \(2, 4\)"),
+    ],
+)
+def test_a_file_that_differs_is_named(five_files, third, says, columns):
+    rewrite(five_files[2], **third)
+    with pytest.raises(SchemaMismatchError, match=rf"1 of 5 files.*\n  {five_files[2]}: .*{says}"):
+        build_index(five_files, columns)
+
+
+def test_the_first_ten_files_that_differ_are_listed(tmp_path):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(14)]
+    for i, path in enumerate(paths):
+        rewrite(path, x=np.zeros(2, "f8" if i else "f4"))
+    with pytest.raises(SchemaMismatchError) as caught:
+        build_index(paths)
+    assert "13 of 14 files" in str(caught.value)
+    assert str(caught.value).count("\n  ") == 10
+
+
+def test_unequal_first_axes_are_listed(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.zeros((5, 2)), y=np.zeros(5), meta=np.zeros(3))
+    with pytest.raises(SchemaMismatchError, match=r"3 rows: meta\n  5 rows: x, y\n.*columns=.*group="):
+        build_index([str(tmp_path / "a.h5")])
+    assert build_index([str(tmp_path / "a.h5")], ["x", "y"]).num_rows == 5
+
+
+def test_endianness_and_string_length_do_not_differ(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.arange(3, dtype=">i4"), s=np.array([b"ab", b"c", b""]))
+    rewrite(tmp_path / "b.h5", x=np.arange(3, dtype="<i4"), s=np.array([b"abcdef", b"c", b""]))
+    index = build_index([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")])
+    columns = index.small_columns(list(index.columns.values()))
+    assert columns["x"].to_pylist() == [0, 1, 2, 0, 1, 2]
+    assert columns["s"].to_pylist() == ["ab", "c", "", "abcdef", "c", ""]
+
+
+def test_single_values_are_left_out(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.zeros(5), rate=250.0)
+    assert list(build_index([str(tmp_path / "a.h5")]).columns) == ["x"]
+    with pytest.raises(UnsupportedColumnError, match="'rate' has a single value"):
+        build_index([str(tmp_path / "a.h5")], ["x", "rate"])
+
+
+def test_small_columns_are_read_once_and_cast(five_files):
+    index = build_index(five_files, dtypes_free := ["label", "score"])
+    assert dtypes_free == list(index.columns)
+    spec = index.columns["score"].cast("f2")
+    values = index.small_columns([spec])["score"]
+    assert values.type == pa.float16()
+    assert len(values) == 13
+    assert index.small_columns([spec])["score"] is values
+    again = pickle.loads(pickle.dumps(index))
+    assert again.num_rows == 13
+    assert again.columns == index.columns
+
+
+def test_a_column_outside_the_selection_can_be_found(five_files):
+    index = build_index(five_files, ["signal"])
+    assert str(index.find(["label", "signal"])["label"]) == "uint8"
+    with pytest.raises(UnknownColumnError, match="Did you mean 'label'"):
+        index.find(["lable"])
+
+
+def test_a_file_that_changed_is_not_read(five_files):
+    index = build_index(five_files)
+    rewrite(five_files[3], signal=np.zeros((5, 2, 3), "f4"), label=np.zeros(5, "u1"))
+    with pytest.raises(StaleIndexError, match=r"f3\.h5: the file changed"):
+        index.small_columns([index.columns["label"]])
+
+
+def test_strings_that_are_not_utf8_name_their_row(tmp_path):
+    rewrite(tmp_path / "a.h5", s=np.array([b"ok", b"M\xfcller"], dtype=h5py.string_dtype("ascii")))
+    index = build_index([str(tmp_path / "a.h5")])
+    with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 's'.*dtypes=\{'s': bytes\}"):
+        index.small_columns([index.columns["s"]])
+    as_bytes = cast_columns(index.columns, {"s": bytes})["s"]
+    assert index.small_columns([as_bytes])["s"].to_pylist() == [b"ok", b"M\xfcller"]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "error", "says"),
+    [
+        ({"signl": "f2"}, UnknownColumnError, "Did you mean 'signal'"),
+        ({"signal": "nonsense"}, OptionError, "no dtype"),
+        ({"signal": "S4"}, OptionError, "no type of numbers"),
+        ({"name": "f4"}, OptionError, "holds strings"),
+    ],
+)
+def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
+    with pytest.raises(error, match=says):
+        cast_columns(build_index(five_files).columns, dtypes)
+
+
+def test_predicates_are_checked_by_name():
+    columns = {
+        "label": ColumnSpec("label", "number", np.dtype("u1"), ()),
+        "signal": ColumnSpec("signal", "number", np.dtype("f4"), (2, 3)),
+        "z": ColumnSpec("z", "number", np.dtype("c8"), ()),
+    }
+    check_names(["label"], columns)
+    with pytest.raises(UnknownColumnError, match="Did you mean 'label'"):
+        check_names(["labl"], columns)
+    for name in ("signal", "z"):
+        with pytest.raises(PredicateError, match="an array of shape"):
+            check_names([name], columns)
+
+
+def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
+    table = pa.table({"label": [1, 2]})
+    assert evaluate(pa.compute.field("label") > 1, table).tolist() == [1]
+    with pytest.raises(PredicateError, match=r"label: int64"):
+        evaluate(pa.compute.field("label") > "x", table)

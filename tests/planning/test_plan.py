@@ -1,0 +1,78 @@
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import OptionError, StaleIndexError
+from ray_h5.planning.index import build_index
+from ray_h5.planning.plan import ReadPlan, choose_block_rows, read_block
+
+
+def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
+    index = build_index(paths, columns)
+    return ReadPlan(index.files, tuple(index.columns.values()), index.scope, selection, block_rows)
+
+
+@pytest.mark.parametrize("block_rows", [1, 2, 3, 5, 13, 100])
+@pytest.mark.parametrize("selection", [None, np.array([0, 3, 4, 5, 11, 12]), np.empty(0, np.int64)])
+def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, selection):
+    plan = pickle.loads(pickle.dumps(make_plan(five_files, block_rows, selection)))
+    expected = np.arange(13) if selection is None else selection
+    blocks = [read_block(plan, block) for block in range(plan.num_blocks)]
+    sizes = [len(block.row_ids) for block in blocks]
+    assert sizes == [plan.rows_in(block) for block in range(plan.num_blocks)]
+    assert all(size == block_rows for size in sizes[:-1])
+    ids = np.concatenate([block.row_ids for block in blocks]) if blocks else np.empty(0)
+    assert ids.tolist() == expected.tolist()
+    for block in blocks:
+        assert block.arrays["signal"].shape == (len(block.row_ids), 2, 3)
+        assert (block.arrays["signal"] == block.row_ids[:, None, None]).all()
+        assert (block.arrays["label"] == block.row_ids % 3).all()
+
+
+def test_a_limit_reads_no_more_rows(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(1000.0).reshape(100, 10), chunks=(1, 10), compression="gzip")
+    plan = make_plan([str(tmp_path / "a.h5")], 50, columns=["x"])
+    block = read_block(plan, 1, limit=3)
+    assert block.row_ids.tolist() == [50, 51, 52]
+    assert block.stats.chunks_decoded == 3
+
+
+def test_no_columns_opens_no_file(five_files, tmp_path):
+    plan = make_plan(five_files, 4)
+    bare = ReadPlan(plan.files, (), plan.scope, None, 4)
+    for path in five_files:
+        (tmp_path / path).unlink()
+    assert read_block(bare, 0).row_ids.tolist() == [0, 1, 2, 3]
+
+
+def test_a_file_that_changed_after_planning_is_refused(five_files):
+    plan = make_plan(five_files, 13)
+    with h5py.File(five_files[4], "a") as file:
+        file["label"][0] = 7
+    with pytest.raises(StaleIndexError, match=r"f4.h5: the file changed between planning and reading"):
+        read_block(plan, 0)
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**10))
+def test_blocks_are_sized_by_bytes(row_bytes, num_rows):
+    rows = choose_block_rows(row_bytes, num_rows, None, None)
+    assert rows >= 1
+    assert rows & (rows - 1) == 0
+    assert rows == 1 or rows * row_bytes <= 1.5 * (64 << 20)
+    if row_bytes * num_rows > 1 << 30:
+        assert rows * row_bytes * 3 >= 64 << 20 or rows == 1
+    if 8 <= num_rows < 100:
+        assert 2 <= num_rows / rows <= 8
+
+
+def test_a_user_decides():
+    assert choose_block_rows(10, 1000, 7, None) == 7
+    assert choose_block_rows(10, 1000, None, 7) == 143
+    for arguments in [(0, None), (None, 0), (5, 5)]:
+        with pytest.raises(OptionError):
+            choose_block_rows(10, 1000, *arguments)

@@ -1,0 +1,328 @@
+import os
+import pathlib
+import re
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+from ray.data.expressions import col
+from ray.data.extensions import ArrowTensorTypeV2
+
+import ray_h5
+from ray_h5.errors import (
+    CorruptChunkError,
+    NotFoundError,
+    NotHDF5Error,
+    OptionError,
+    PredicateError,
+    SchemaMismatchError,
+    StaleIndexError,
+    TransientIOError,
+    TruncatedFileError,
+    UnknownColumnError,
+)
+
+from .conftest import concatenated
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+def rows_of(ds, names=None):
+    batches = [pa_batch for pa_batch in ds.iter_batches(batch_size=None, batch_format="numpy") if pa_batch]
+    names = names or list(batches[0])
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in names}
+
+
+def optimized(ds):
+    from ray.data._internal.logical.optimizers import LogicalOptimizer
+
+    return LogicalOptimizer().optimize(ds._logical_plan).dag
+
+
+def execute_here(ds):
+    """Run the read tasks of a dataset in this process; return their tables and what reading cost."""
+    from ray_h5.planning import plan as planning
+
+    source = optimized(ds).datasource
+    plan = source.plan()
+    stats = [planning.read_block(plan, block).stats for block in range(plan.num_blocks)]
+    tables = [table for task in source.get_read_tasks(1) for table in task()]
+    return pa.concat_tables(tables), stats
+
+
+def test_every_row_is_what_h5py_reads(signals):
+    ds = ray_h5.read_h5(signals, block_rows=8)
+    found = rows_of(ds.sort("guid").select_columns(["guid"]))
+    assert len(found["guid"]) == 50
+    found = rows_of(ray_h5.read_h5(signals, include_row_ids=True, block_rows=8))
+    order = np.argsort(found["row_id"])
+    for name in ("wide", "other", "obs/image", "label", "epoch", "good", "guid"):
+        expected = concatenated(signals, name)
+        assert found[name][order].tolist() == expected.tolist(), name
+        if name != "guid":
+            assert found[name].dtype == expected.dtype
+    wave = concatenated(signals, "wave")
+    assert np.array_equal(found["wave"][order], np.stack([wave.real, wave.imag], axis=-1))
+
+
+def test_counts_and_schema_come_without_a_task(signals, monkeypatch):
+    ds = ray_h5.read_h5(signals)
+    monkeypatch.setattr(ray.data.Dataset, "_execute_to_iterator", None)
+    assert ds.count() == 50
+    schema = ds.schema().base_schema
+    assert schema.names == ["epoch", "good", "guid", "label", "obs/image", "other", "wave", "wide"]
+    assert schema.field("wide").type == ArrowTensorTypeV2((5, 40), pa.float32())
+    assert schema.field("wave").type == ArrowTensorTypeV2((2,), pa.float32())
+    assert schema.field("guid").type == pa.string()
+    assert schema.field("good").type == pa.bool_()
+    assert ds.select_columns(["epoch"]).schema().names == ["epoch"]
+
+
+def test_a_predicate_and_a_projection_are_pushed_all_the_way_down(signals):
+    ds = ray_h5.read_h5(signals, block_rows=16).filter(expr=col("label") == 1).select_columns(["wide"])
+    assert [op.name for op in walk(optimized(ds))] == ["ReadH5"]
+    keep = np.flatnonzero(concatenated(signals, "label") == 1)
+    table, stats = execute_here(ds)
+    assert table.column_names == ["wide"]
+    # One chunk a selected row, and of no other column.
+    assert sum(each.chunks_decoded for each in stats) == len(keep)
+    assert sum(each.h5py_reads for each in stats) == 0
+    assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide")[keep])
+    assert ds.count() == len(keep)
+
+
+def test_chunks_that_are_not_selected_are_not_touched(signals):
+    labels = concatenated(signals, "label")
+    for path in signals:
+        with h5py.File(path) as file:
+            chunks, skipped = [], []
+            file["wide"].id.chunk_iter(chunks.append)
+            file["other"].id.chunk_iter(skipped.append)
+            skipped += [chunk for chunk in chunks if file["label"][chunk.chunk_offset[0]] != 1]
+        for chunk in skipped:
+            with open(path, "r+b") as raw:
+                raw.seek(chunk.byte_offset)
+                raw.write(b"\xff" * chunk.size)
+    ds = ray_h5.read_h5(signals).filter(expr=col("label") == 1)
+    assert rows_of(ds.select_columns(["wide"]))["wide"].shape == ((labels == 1).sum(), 5, 40)
+    with pytest.raises(CorruptChunkError, match=r"s9.h5: column 'wide', chunk \d+ \(rows \d+ to \d+, bytes"):
+        ray_h5.read_h5(signals, columns=["wide"]).materialize()
+
+
+def walk(op):
+    yield op
+    for below in op.input_dependencies:
+        yield from walk(below)
+
+
+PREDICATES = [
+    (col("label") > 1, lambda c: c["label"] > 1),
+    ((col("label") == 1) & (col("epoch") >= 10) & (col("epoch") <= 30), None),
+    ((col("label") == 1) | ~(col("epoch") < 50), lambda c: (c["label"] == 1) | ~(c["epoch"] < 50)),
+    (col("guid").is_in(["p1", "p3"]), lambda c: np.isin(c["guid"].astype(str), ["p1", "p3"])),
+    (col("guid") != "p1", lambda c: c["guid"] != "p1"),
+    (col("good"), lambda c: c["good"]),
+    (col("label") + col("epoch") > 30, lambda c: c["label"] + c["epoch"] > 30),
+    (col("label") == 77, lambda c: c["label"] == 77),
+    (col("row_id") % 2 == 1, lambda _: np.arange(50) % 2 == 1),
+]
+
+
+@pytest.mark.parametrize(("predicate", "expected"), PREDICATES)
+def test_predicates_are_exact(signals, predicate, expected):
+    columns = {name: concatenated(signals, name) for name in ("label", "epoch", "guid", "good")}
+    if expected is None:
+        keep = (columns["label"] == 1) & (columns["epoch"] >= 10) & (columns["epoch"] <= 30)
+    else:
+        keep = expected(columns)
+    ds = ray_h5.read_h5(signals, columns=["label"], include_row_ids=True).filter(expr=predicate)
+    assert ds.count() == keep.sum()
+    found = [row["row_id"] for row in ds.take_all()]
+    assert found == np.flatnonzero(keep).tolist()
+    assert ds.schema().names == ["label", "row_id"]
+
+
+def test_predicates_compose_with_everything(signals):
+    labels, epochs = concatenated(signals, "label"), concatenated(signals, "epoch")
+    base = ray_h5.read_h5(signals, include_row_ids=True)
+    twice = base.filter(expr=col("label") == 1).filter(expr=col("epoch") > 20).select_columns(["row_id", "epoch"])
+    expected = np.flatnonzero((labels == 1) & (epochs > 20)).tolist()
+    assert [row["row_id"] for row in twice.take_all()] == expected
+    assert twice.schema().names == ["row_id", "epoch"]
+    renamed = base.select_columns(["row_id", "label"]).rename_columns({"label": "class"}).filter(expr=col("class") == 1)
+    assert [row["row_id"] for row in renamed.take_all()] == np.flatnonzero(labels == 1).tolist()
+    shuffled = base.random_shuffle(seed=0).filter(expr=col("label") == 1)
+    assert sorted(row["row_id"] for row in shuffled.take_all()) == np.flatnonzero(labels == 1).tolist()
+    both = base.filter(expr=col("label") == 1).union(base.filter(expr=col("label") == 2))
+    assert both.count() == np.isin(labels, [1, 2]).sum()
+    # What cannot be pushed stays above and is still right.
+    mixed = base.filter(expr=col("label") == 1).filter(fn=lambda row: row["epoch"] > 20)
+    assert sorted(row["row_id"] for row in mixed.take_all()) == expected
+
+
+def test_a_predicate_may_name_a_column_that_is_not_read(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide"]).filter(expr=(col("label") == 1) & (col("guid") == "p1"))
+    keep = (concatenated(signals, "label") == 1) & (concatenated(signals, "guid") == "p1")
+    assert ds.schema().names == ["wide"]
+    assert np.array_equal(rows_of(ds, ["wide"])["wide"], concatenated(signals, "wide")[keep])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda ds: ds.filter(expr=col("wide") > 0), PredicateError, r"'wide' holds an array of shape \(5, 40\)"),
+        (lambda ds: ds.filter(expr=col("lable") > 0), UnknownColumnError, "Did you mean 'label'"),
+        (lambda ds: ds.select_columns(["wide"]).filter(expr=col("label") > 0), UnknownColumnError, "no column 'label'"),
+        (lambda ds: ds.filter(expr=col("label") > "x"), PredicateError, "label: uint8"),
+    ],
+)
+def test_predicates_that_cannot_be(signals, make, error, says):
+    with pytest.raises(error, match=says):
+        make(ray_h5.read_h5(signals)).take(1)
+
+
+def test_no_row_selected_is_an_empty_dataset_with_its_schema(signals):
+    ds = ray_h5.read_h5(signals).filter(expr=col("label") == 99).select_columns(["wide", "guid"])
+    assert ds.count() == 0
+    assert ds.take(5) == []
+    assert ds.schema().names == ["wide", "guid"]
+    empty = ray_h5.read_h5(signals[1])
+    assert empty.count() == 0
+    assert "wide" in empty.schema().names
+
+
+def test_limit_reads_no_more_than_it_gives(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide"]).limit(3)
+    assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide")[:3])
+    assert ray_h5.read_h5(signals).filter(expr=col("label") == 1).limit(2).count() == 2
+
+
+def test_paths_row_ids_and_order_of_files(signals):
+    ds = ray_h5.read_h5(list(reversed(signals)), columns=["label"], include_paths=True, include_row_ids=True)
+    rows = ds.take_all()
+    assert [row["row_id"] for row in rows] == list(range(50))
+    assert [os.path.basename(row["path"]) for row in rows] == ["s9.h5"] * 20 + ["s11.h5"] * 30
+    assert ds.filter(expr=col("path") == signals[2]).count() == 30
+    folder = os.path.dirname(signals[0])
+    assert ray_h5.read_h5(folder).count() == ray_h5.read_h5(f"{folder}/*.h5").count() == 50
+    with h5py.File(signals[0], "a") as file:
+        file["path"] = np.zeros(20)
+    with pytest.raises(OptionError, match="a column 'path' of their own"):
+        ray_h5.read_h5(signals[0], include_paths=True)
+
+
+def test_groups_and_columns(signals):
+    assert ray_h5.read_h5(signals, group="obs").schema().names == ["image"]
+    ds = ray_h5.read_h5(signals, columns=["obs/image", "label"])
+    assert ds.schema().names == ["obs/image", "label"]
+    with pytest.raises(OptionError, match=r"write columns=\['label'\]"):
+        ray_h5.read_h5(signals, columns="label")
+    with pytest.raises(UnknownColumnError, match="Did you mean 'label'"):
+        ray_h5.read_h5(signals, columns=["labl"])
+    with pytest.raises(UnknownColumnError, match="nothing"):
+        ray_h5.read_h5(signals, group="nothing")
+
+
+def test_dtypes_are_cast_in_the_read(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide", "label", "guid"], dtypes={"wide": "f2", "label": "i8", "guid": bytes})
+    assert ds.schema().base_schema.field("wide").type == ArrowTensorTypeV2((5, 40), pa.float16())
+    found = rows_of(ds)
+    assert np.array_equal(found["wide"], concatenated(signals, "wide").astype("f2"))
+    assert found["label"].dtype == np.int64
+    assert found["guid"][0] == b"p0"
+    assert ds.filter(expr=col("label") == 1).count() == (concatenated(signals, "label") == 1).sum()
+
+
+def test_blocks_are_sized_by_bytes_and_not_by_ray(signals):
+    def blocks(**options):
+        return ray_h5.read_h5(signals, columns=["wide"], **options).materialize().num_blocks()
+
+    assert blocks() == 4  # 50 rows in blocks of 16
+    assert blocks(block_rows=10) == 5
+    assert blocks(override_num_blocks=2) == 2
+    with pytest.raises(OptionError, match="pass one of them"):
+        blocks(block_rows=10, override_num_blocks=2)
+    one_cpu = ray_h5.read_h5(signals, columns=["wide"], num_cpus=0.5, memory=1 << 20, concurrency=1)
+    assert one_cpu.materialize().count() == 50
+
+
+def test_epochs_repeat_and_torch_batches_are_tensors(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide", "label"])
+    for _ in range(2):
+        batches = list(ds.iter_torch_batches(batch_size=16))
+        assert [len(batch["label"]) for batch in batches] == [16, 16, 16, 2]
+        assert str(batches[0]["wide"].dtype) == "torch.float32"
+        assert batches[0]["wide"].shape == (16, 5, 40)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "says"),
+    [
+        (os.remove, NotFoundError, "1 of the paths do not exist"),
+        (lambda path: pathlib.Path(path).write_text(""), NotHDF5Error, "0 bytes"),
+        (lambda path: pathlib.Path(path).write_text("hello"), NotHDF5Error, "no HDF5 signature"),
+        (lambda path: os.truncate(path, 3000), TruncatedFileError, r"expected \d+ bytes, found 3000"),
+    ],
+)
+def test_bad_files_are_named_at_planning(signals, spoil, error, says):
+    spoil(signals[2])
+    with pytest.raises(error, match=says) as caught:
+        ray_h5.read_h5(signals)
+    assert signals[2] in str(caught.value)
+
+
+def test_a_mismatch_is_named_at_planning(signals):
+    with h5py.File(signals[1], "a") as file:
+        del file["wide"]
+    with pytest.raises(SchemaMismatchError, match=rf"{signals[1]}: column 'wide' is missing"):
+        ray_h5.read_h5(signals)
+
+
+def test_a_file_changed_after_planning_arrives_with_its_type_and_message(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide"])
+    os.utime(signals[0], ns=(1, 1))
+    with pytest.raises(StaleIndexError, match=re.escape(f"{signals[0]}: the file changed between planning")) as caught:
+        ds.materialize()
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize(("failing", "fails"), [(2, False), (10**6, True)])
+def test_transient_errors_are_retried_in_the_task(signals, failing, fails):
+    faulty = str(pathlib.Path(__file__).parent / "faulty")
+    env = {"env_vars": {"PYTHONPATH": faulty, "FAILING_READS": str(failing)}}
+    ds = ray_h5.read_h5(signals, columns=["wide"], ray_remote_args={"runtime_env": env})
+    if fails:
+        with pytest.raises(TransientIOError, match=r"still failing after 4 tries.*Input/output error"):
+            ds.materialize()
+    else:
+        assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide"))
+
+
+def test_a_dataset_travels(signals):
+    @ray.remote
+    def total(ds):
+        return sum(len(batch["label"]) for batch in ds.iter_batches(batch_size=None))
+
+    ds = ray_h5.read_h5(signals, columns=["label"]).filter(expr=col("label") > 0)
+    assert ray.get(total.remote(ds)) == (concatenated(signals, "label") > 0).sum()
+
+
+def test_streaming_split_delivers_each_row_once(signals):
+    ds = ray_h5.read_h5(signals, columns=["label"], include_row_ids=True, block_rows=5)
+    shards = ds.streaming_split(2, equal=True)
+
+    @ray.remote(num_cpus=0)
+    def consume(shard):
+        return [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]
+
+    first, second = ray.get([consume.remote(shard) for shard in shards])
+    assert len(first) == len(second) == 25
+    assert sorted(first + second) == list(range(50))
+
+
+def test_local_paths_are_read_on_the_drivers_node(signals):
+    ds = ray_h5.read_h5([f"local://{path}" for path in signals], columns=["label"])
+    assert not ds._logical_plan.dag.datasource.supports_distributed_reads
+    assert ds.materialize().count() == 50
