@@ -22,9 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ray-h5", description="Train from HDF5 files with Ray.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    bench = commands.add_parser(
-        "bench", help="measure against the plain ways to do the same, on this machine"
-    )
+    bench = commands.add_parser("bench", help="measure against the plain ways to do the same, on this machine")
     bench.add_argument("name", choices=["ray", "read"], help="what to measure")
     bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")

@@ -112,9 +112,7 @@ class _Checks:
 
     def chunk_bytes(self, layout: ColumnLayout) -> None:
         claimed = math.prod(self.grid.chunk_shape) * layout.stored_dtype.itemsize
-        self._demand(
-            0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)"
-        )
+        self._demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
 
     def index(self, chunks: list[h5py.h5d.StoreInfo]) -> ChunkIndex:
         # Python integers as long as the values are not checked: a damaged file can say anything.
@@ -144,9 +142,7 @@ class _Checks:
         size, length = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
         off_grid = np.flatnonzero(np.any((at % size != 0) | (at >= length), axis=1))
         if len(off_grid):
-            self._demand(
-                False, f"a chunk at {corners[off_grid[0]]}, where no chunk of {grid.chunk_shape} can begin"
-            )
+            self._demand(False, f"a chunk at {corners[off_grid[0]]}, where no chunk of {grid.chunk_shape} can begin")
         steps = [math.prod(grid.counts[axis + 1 :]) for axis in range(len(grid.counts))]
         return (at // size).astype(np.int64) @ np.array(steps, np.int64)
 

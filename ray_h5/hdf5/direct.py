@@ -146,9 +146,7 @@ class DirectColumn:
     def _decode_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
         request = pieces.request
         whole = unbroken((np.diff(request.rows) == 1) & (np.diff(request.places) == 1), pieces.runs)
-        whole &= (
-            (pieces.lengths == self._grid.chunk_rows) & (self._grid.per_row == 1) & self._lands_in_place(out)
-        )
+        whole &= (pieces.lengths == self._grid.chunk_rows) & (self._grid.per_row == 1) & self._lands_in_place(out)
         spans = fetch_spans(pieces.offsets, pieces.sizes)
         work = _Decode(pieces, out, as_bytes(out) if whole.any() else out, whole.tolist())
         return [
@@ -168,9 +166,7 @@ class DirectColumn:
             else:
                 chunk = worker.buffer("chunk", chunk_bytes)
             try:
-                decode(
-                    stored[work.begins[i] - low : work.ends[i] - low], work.masks[i], chunk, worker.between
-                )
+                decode(stored[work.begins[i] - low : work.ends[i] - low], work.masks[i], chunk, worker.between)
             except DecodeError as exc:
                 raise self._corrupt(work.pieces, i, str(exc)) from exc
             if not work.whole[i]:
@@ -238,9 +234,7 @@ class _Pieces:
 
     def select(self, keep: np.ndarray | slice) -> _Pieces:
         runs = Runs(self.runs.start[keep], self.runs.stop[keep])
-        return _Pieces(
-            self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep]
-        )
+        return _Pieces(self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep])
 
     def run(self, i: int) -> RowRequest:
         """Return the part of the request that lies in chunk number i of these."""

@@ -78,9 +78,7 @@ class OpenFile:
             if name not in self._readers:
                 layout = self.column(name, library)
                 direct = layout.direct
-                self._readers[name] = (
-                    self._direct(layout, library) if direct else H5pyColumn(self.path, layout)
-                )
+                self._readers[name] = self._direct(layout, library) if direct else H5pyColumn(self.path, layout)
             return self._readers[name]
 
     def check_unchanged(self) -> None:

@@ -104,11 +104,7 @@ def _translate(exc: Exception, path: str, doing: str) -> RayH5Error:
         )
     if "file signature not found" in text:
         return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it")
-    if (
-        code in {errno.EAGAIN, errno.EACCES}
-        or "already open for write" in text
-        or "consistency flags" in text
-    ):
+    if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
         return WriterActiveError(
             f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "
             "writer; if there is none, run `h5clear -s` on a copy of the file."

@@ -80,9 +80,7 @@ class H5Tree:
         """Return the dataset of column `name`."""
         found = self._follow(self._root(), name, hops=0)
         if not isinstance(found, h5py.Dataset):
-            raise UnsupportedColumnError(
-                f"{self.path}: {name!r} is a group, not a column; its columns are below it"
-            )
+            raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
         return found
 
     def column(self, name: str) -> ColumnLayout:
@@ -103,15 +101,9 @@ class H5Tree:
             file.close()
 
     def _root(self) -> h5py.Group:
-        root = (
-            self._follow(self.file, self.group.strip("/"), hops=0)
-            if self.group.strip("/")
-            else self.file["/"]
-        )
+        root = self._follow(self.file, self.group.strip("/"), hops=0) if self.group.strip("/") else self.file["/"]
         if not isinstance(root, h5py.Group):
-            raise UnknownColumnError(
-                f"{self.path}: group={self.group!r} is a dataset; name the group above it"
-            )
+            raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
         return root
 
     def _walk(self, group: h5py.Group, prefix: str, above: frozenset[Any]) -> Iterator[str]:
@@ -147,9 +139,7 @@ class H5Tree:
     def _link(self, group: h5py.Group, name: str, above: Sequence[str]) -> Any:
         with translated(self.path, f"looking up {name!r}"):
             if not group.id.links.exists(name.encode()):
-                raise UnknownColumnError(
-                    f"{self.path}: no {'/'.join([*above, name])!r} below group {self.group!r}"
-                )
+                raise UnknownColumnError(f"{self.path}: no {'/'.join([*above, name])!r} below group {self.group!r}")
             # getlink answers from the link itself and opens nothing behind it.
             return group.get(name, getlink=True)
 
@@ -162,9 +152,7 @@ class H5Tree:
             if isinstance(link, h5py.SoftLink):
                 start = group.file if link.path.startswith("/") else group
                 return self._follow(start, link.path, hops + 1)
-            target = self.policy.resolve(
-                link.filename, source=group.file.filename, where=f"external link {name!r}"
-            )
+            target = self.policy.resolve(link.filename, source=group.file.filename, where=f"external link {name!r}")
             if target not in self._linked_files:
                 self._linked_files[target] = open_h5(target)
             return self._follow(self._linked_files[target], link.path, hops + 1)
@@ -213,9 +201,7 @@ def _kind(dtype: np.dtype, where: str) -> Kind:
             return "bool"
         if dtype.kind in "iufc":
             return "number"
-    raise UnsupportedColumnError(
-        f"{where} has type {dtype}; numbers, booleans, enums and strings can be read"
-    )
+    raise UnsupportedColumnError(f"{where} has type {dtype}; numbers, booleans, enums and strings can be read")
 
 
 def _plain(dtype: np.dtype) -> np.dtype:
@@ -242,9 +228,7 @@ def _pipeline(dataset: h5py.Dataset) -> FilterPipeline:
     return FilterPipeline(tuple(steps))
 
 
-def _is_direct(
-    dataset: h5py.Dataset, kind: Kind, storage: Storage, pipeline: FilterPipeline, tree: H5Tree
-) -> bool:
+def _is_direct(dataset: h5py.Dataset, kind: Kind, storage: Storage, pipeline: FilterPipeline, tree: H5Tree) -> bool:
     if kind == "string" or dataset.file != tree.file or tree.file.userblock_size:
         # Offsets under a user block differ between versions of libhdf5.
         return False

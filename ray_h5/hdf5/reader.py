@@ -125,20 +125,32 @@ class RowReader:
         return common_rows(self.path, self.columns)
 
     def column(self, name: str) -> ColumnLayout:
-        """Return the layout of one column.
+        """Return the layout of one column; errors as in `find`, and if there is none of that name."""
+        return self.find([name])[name]
+
+    def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
+        """Return the layouts of columns, by name.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names.
+        missing_ok : bool
+            Leave out names that are not there.
 
         Raises
         ------
         UnknownColumnError
             If there is none of that name; the message lists near names.
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
-            If it cannot be read.
+            If a column cannot be read.
         """
-        try:
-            return self._retrying(lambda: self._column(name))
-        except UnknownColumnError as exc:
+        found, absent = self._retrying(lambda: self._find(names))
+        if absent and not missing_ok:
+            name, error = next(iter(absent.items()))
             layout = self.layout
-            raise UnknownColumnError(f"{exc}.{near_names(name, [*layout.columns, *layout.refused])}") from exc
+            raise UnknownColumnError(f"{error}.{near_names(name, [*layout.columns, *layout.refused])}") from error
+        return found
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
         """Read rows of columns.
@@ -164,17 +176,13 @@ class RowReader:
         CorruptChunkError, TruncatedFileError, StaleIndexError, TransientIOError
             If the bytes cannot be had as they were written.
         """
-        layouts = {name: self.column(name) for name in columns}
-        wanted = (
-            as_rows(rows, common_rows(self.path, layouts), self.path) if layouts else np.empty(0, np.int64)
-        )
+        layouts = self.find(columns)
+        wanted = as_rows(rows, common_rows(self.path, layouts), self.path) if layouts else np.empty(0, np.int64)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype) for name, each in layouts.items()}
         self.read_into(out, wanted)
         return out
 
-    def read_into(
-        self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None
-    ) -> None:
+    def read_into(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None) -> None:
         """Read rows into arrays that are there already.
 
         Parameters
@@ -196,10 +204,17 @@ class RowReader:
         self._held = None
         self._closed = True
 
-    def _column(self, name: str) -> ColumnLayout:
+    def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
+        found: dict[str, ColumnLayout] = {}
+        absent: dict[str, UnknownColumnError] = {}
         file = self._file()
         with file.library() as library:
-            return file.column(name, library)
+            for name in names:
+                try:
+                    found[name] = file.column(name, library)
+                except UnknownColumnError as exc:
+                    absent[name] = exc
+        return found, absent
 
     def _read(self, out: Mapping[str, np.ndarray], request: RowRequest) -> None:
         file = self._file()
@@ -270,9 +285,7 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
         return np.arange(*rows.indices(num_rows), dtype=np.int64)
     wanted = np.asarray(rows)
     if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iub"):
-        raise OptionError(
-            f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}"
-        )
+        raise OptionError(f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}")
     if wanted.dtype.kind == "b":
         if len(wanted) != num_rows:
             raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
@@ -280,9 +293,7 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     wanted = wanted.astype(np.int64)
     outside = (wanted < 0) | (wanted >= num_rows)
     if outside.any():
-        raise RowIndexError(
-            f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})"
-        )
+        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
     return wanted
 
 

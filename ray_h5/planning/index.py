@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ import pyarrow as pa
 from ray_h5.errors import (
     OptionError,
     SchemaMismatchError,
-    UnknownColumnError,
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.handles import check_identity
@@ -69,9 +67,7 @@ class FileTable:
 
     @classmethod
     def of(cls, facts: Sequence[FileFacts]) -> FileTable:
-        identities = [
-            (f.identity.size, f.identity.mtime_ns, f.identity.ctime_ns, f.identity.inode) for f in facts
-        ]
+        identities = [(f.identity.size, f.identity.mtime_ns, f.identity.ctime_ns, f.identity.inode) for f in facts]
         starts = np.concatenate([[0], np.cumsum([f.num_rows for f in facts], dtype=np.int64)])
         return cls(pa.array([f.path for f in facts], pa.string()), np.array(identities, np.int64), starts)
 
@@ -193,17 +189,13 @@ def file_facts(path: str, columns: Sequence[str] | None, scope: Scope) -> FileFa
             specs = _readable(reader.layout)
             layouts = {name: reader.columns[name] for name in specs}
         else:
-            for name in columns:
-                with contextlib.suppress(UnknownColumnError):
-                    layouts[name] = reader.column(name)
+            layouts = reader.find(columns, missing_ok=True)
             specs = {name: ColumnSpec.of(layout) for name, layout in layouts.items()}
         rows = common_rows(path, layouts) if layouts or columns is None else 0
         return FileFacts(path, reader.identity, rows, specs)
 
 
-def _agreed_columns(
-    facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope
-) -> dict[str, ColumnSpec]:
+def _agreed_columns(facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope) -> dict[str, ColumnSpec]:
     expected: dict[str, ColumnSpec] = {}
     for name in facts[0].columns if columns is None else columns:
         found = next((each.columns[name] for each in facts if name in each.columns), None)

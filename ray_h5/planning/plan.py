@@ -93,9 +93,7 @@ def choose_block_rows(row_bytes: int, num_rows: int, block_rows: int | None, num
         if value is not None and value < 1:
             raise OptionError(f"{name}={value}: expected 1 or more")
     if block_rows is not None and num_blocks is not None:
-        raise OptionError(
-            "block_rows and override_num_blocks both say how large a block is; pass one of them"
-        )
+        raise OptionError("block_rows and override_num_blocks both say how large a block is; pass one of them")
     if block_rows is not None:
         return block_rows
     if num_blocks is not None:

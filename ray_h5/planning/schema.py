@@ -45,9 +45,7 @@ class ColumnSpec:
                 f"column {layout.name!r} holds strings of row shape {layout.row_shape}; one string a row can be read"
             )
         if layout.dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
-            raise UnsupportedColumnError(
-                f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks"
-            )
+            raise UnsupportedColumnError(f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks")
         # Fixed-length strings of two files may differ in length: they meet as objects.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
         return cls(layout.name, layout.kind, dtype, layout.row_shape)
@@ -87,9 +85,7 @@ class ColumnSpec:
                 )
             return replace(self, as_bytes=True)
         if wanted.kind not in "biufc" or wanted.itemsize > 16:
-            raise OptionError(
-                f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers"
-            )
+            raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
     def __str__(self) -> str:

@@ -124,9 +124,7 @@ def read_h5(
 
 def _names(columns: Sequence[str] | None) -> list[str] | None:
     if isinstance(columns, str):
-        raise OptionError(
-            f"columns={columns!r}: expected a list of names, found one; write columns=[{columns!r}]"
-        )
+        raise OptionError(f"columns={columns!r}: expected a list of names, found one; write columns=[{columns!r}]")
     return None if columns is None else list(columns)
 
 

@@ -57,6 +57,4 @@ def _to_arrow(plan: ReadPlan, rows: BlockRows, spec: ColumnSpec | None, name: st
 
 def origin(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:
     """Return the column `path` or `row_id` of some rows."""
-    return (
-        pa.array(row_ids) if name == ROW_ID_SPEC.name else files.paths.take(pa.array(files.files_of(row_ids)))
-    )
+    return pa.array(row_ids) if name == ROW_ID_SPEC.name else files.paths.take(pa.array(files.files_of(row_ids)))

@@ -145,9 +145,7 @@ class H5Datasource(Datasource):
             return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
         reference = self._reference() if data_context is not None else None
-        return [
-            self._task(plan, block, reference, schema, per_task_row_limit) for block in range(plan.num_blocks)
-        ]
+        return [self._task(plan, block, reference, schema, per_task_row_limit) for block in range(plan.num_blocks)]
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
@@ -172,9 +170,7 @@ class H5Datasource(Datasource):
         limit: int | None,
     ) -> ReadTask:
         rows = plan.rows_in(block)
-        metadata = BlockMetadata(
-            num_rows=rows, size_bytes=rows * plan.row_bytes, input_files=None, exec_stats=None
-        )
+        metadata = BlockMetadata(num_rows=rows, size_bytes=rows * plan.row_bytes, input_files=None, exec_stats=None)
         read = partial(_read_block, reference or plan, self._output, block, limit)
         return ReadTask(read, metadata, schema=schema, per_task_row_limit=limit)
 
@@ -219,22 +215,14 @@ def column_names(expression: Expr) -> frozenset[str]:
     found: set[str] = set()
     for each in dataclasses.fields(expression):
         value = getattr(expression, each.name)
-        parts = (
-            value.values()
-            if isinstance(value, Mapping)
-            else value
-            if isinstance(value, (list, tuple))
-            else [value]
-        )
+        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else [value]
         for part in parts:
             if isinstance(part, Expr):
                 found |= column_names(part)
     return frozenset(found)
 
 
-def _output_names(
-    columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool
-) -> tuple[str, ...]:
+def _output_names(columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool) -> tuple[str, ...]:
     added = [PATH_SPEC.name] * include_paths + [ROW_ID_SPEC.name] * include_row_ids
     for name in added:
         if name in columns:
