@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
+import imagecodecs
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "pread", "stored_extents"]
+__all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "pread", "pread_decode", "stored_extents"]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
-Extent = tuple[int, int]
-"""Offset in the file and length, both in bytes."""
+
+
+class Extent(NamedTuple):
+    """Where some bytes of a column are stored.
+
+    Attributes
+    ----------
+    offset, size
+        In bytes.
+    decoded
+        Bytes that they decode to, if they are stored compressed.
+    """
+
+    offset: int
+    size: int
+    decoded: int | None = None
 
 
 def empty_columns(file: h5py.File, columns: Sequence[str]) -> Arrays:
@@ -45,12 +61,13 @@ def stored_extents(file: h5py.File, columns: Sequence[str]) -> list[Extent]:
     for name in columns:
         dataset = file[name]
         if dataset.chunks is None:
-            extents.append((dataset.id.get_offset(), dataset.id.get_storage_size()))
+            extents.append(Extent(dataset.id.get_offset(), dataset.id.get_storage_size()))
             continue
         chunks: list[Any] = []
         dataset.id.chunk_iter(chunks.append)
         chunks.sort(key=lambda chunk: chunk.chunk_offset)
-        extents.extend((chunk.byte_offset, chunk.size) for chunk in chunks)
+        whole = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        extents += [Extent(chunk.byte_offset, chunk.size, None if chunk.filter_mask else whole) for chunk in chunks]
     return extents
 
 
@@ -68,11 +85,21 @@ def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype
     position = 0
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        for offset, size in extents:
+        for offset, size, _ in extents:
             _read_into(descriptor, view[position : position + size], offset)
             position += size
     finally:
         os.close(descriptor)
+
+
+def pread_decode(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    """Read the extents as `pread` does, and undo LZF, the one compression of these workloads, where it is."""
+    pread(path, extents, buffer)
+    position = 0
+    for _, size, decoded in extents:
+        if decoded is not None:
+            imagecodecs.lzf_decode(buffer[position : position + size], out=np.empty(decoded, np.uint8))
+        position += size
 
 
 def _read_into(descriptor: int, view: memoryview, offset: int) -> None:

@@ -1,11 +1,15 @@
 """``ray-h5 bench read``: one thread, one process, without Ray.
 
-`all` is a program that takes a file once: every contestant opens it in the timed part and closes it, and
-ours finds its chunks anew. `rows` is a shuffled epoch, which comes back to the same files for other rows:
-both contestants keep them open. The files lie in the page cache.
+`all` and `rows` are the epochs of a training run, which comes back to the same files again and again: every
+contestant keeps them open, and ours has found its chunks before. `first` is a program that takes a file
+once: every contestant opens it in the timed part. The files lie in the page cache.
 
-Memory: `h5py_bulk` and `pread` fill the same buffers again and again. Ours and `h5py_fancy` return arrays,
-dropped before the next file, and what their allocators make of that is theirs to gain or lose.
+Memory: in `all`, everybody fills the same buffers again and again (ours with ``read_into``, h5py with
+``read_direct``). In `first` and `rows`, ours and `h5py_fancy` return new arrays, dropped before the next
+file, and what their allocators make of that is theirs to gain or lose.
+
+`pread` is the floor where nothing is to be decoded: one call a stored chunk. `pread+decode` is the floor
+where something is: the same calls, and the bare decoder on each chunk that was stored compressed.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from ray_h5.bench.baselines import (
     h5py_bulk,
     h5py_fancy,
     pread,
+    pread_decode,
     stored_extents,
 )
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
@@ -31,7 +36,7 @@ from ray_h5.hdf5.parser import ExternalPolicy
 from ray_h5.hdf5.reader import RowReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ray_h5.bench import BenchOptions
     from ray_h5.bench.baselines import Arrays, Rows
@@ -74,35 +79,53 @@ def _draw_rows(workload: Workload, fraction: int) -> dict[str, Rows]:
 
 
 def _read_all(workload: Workload, columns: tuple[str, ...], turns: int) -> list[Result]:
-    extents = {}
-    for path in workload.paths:
-        with h5py.File(path, "r") as file:
-            arrays = empty_columns(file, columns)
-            h5py_bulk(file, arrays)
-            extents[path] = stored_extents(file, columns)
-        _verify(path, _read_anew(path, columns), arrays)
-    buffer = np.empty(max(sum(size for _, size in each) for each in extents.values()), np.uint8)
+    with ExitStack() as stack:
+        files = {path: stack.enter_context(h5py.File(path, "r")) for path in workload.paths}
+        readers = {path: stack.enter_context(RowReader(path, threads=1)) for path in workload.paths}
+        extents = {path: stored_extents(file, columns) for path, file in files.items()}
+        buffer = np.empty(max(sum(each.size for each in found) for found in extents.values()), np.uint8)
+        arrays = empty_columns(next(iter(files.values())), columns)
+        rows = np.arange(len(arrays[columns[0]]))
+        for path, reader in readers.items():
+            h5py_bulk(files[path], arrays)
+            _verify(path, reader.read(columns), arrays)
 
-    def ours() -> None:
-        for path in workload.paths:
-            _read_anew(path, columns)
+        def ours() -> None:
+            for reader in readers.values():
+                reader.read_into(arrays, rows)
 
-    def bulk() -> None:
-        for path in workload.paths:
-            with h5py.File(path, "r") as file:
+        def bulk() -> None:
+            for file in files.values():
                 h5py_bulk(file, arrays)
 
-    def floor() -> None:
-        for path in workload.paths:
-            pread(path, extents[path], buffer)
+        def floor(read: Callable[..., None]) -> None:
+            for path in files:
+                read(path, extents[path], buffer)
 
-    seconds = run_turns({OURS: ours, "h5py_bulk": bulk, "pread": floor}, turns)
-    compare = partial(
-        Contest("read", f"{workload.name} all", seconds).against,
-        amount=workload.rows * workload.row_bytes(columns) / 1e6,
-        unit="MB/s",
+        floors = {"pread": partial(floor, pread), "pread+decode": partial(floor, pread_decode)}
+        seconds = run_turns({OURS: ours, "h5py_bulk": bulk, **floors}, turns)
+    first = run_turns(
+        {
+            OURS: lambda: [_read_anew(path, columns) for path in workload.paths],
+            "h5py_bulk": lambda: [_bulk_anew(path, arrays) for path in workload.paths],
+        },
+        turns,
     )
-    return [compare("h5py_bulk", goal=1.5), compare("pread", goal=0.8)]
+    amount = workload.rows * workload.row_bytes(columns) / 1e6
+    compare = partial(Contest("read", f"{workload.name} all", seconds).against, amount=amount, unit="MB/s")
+    once = Contest("read", f"{workload.name} first", first)
+    return [
+        compare("h5py_bulk", goal=1.5),
+        compare("pread", goal=0.8),
+        compare("pread+decode", goal=None),
+        once.against("h5py_bulk", amount=amount, unit="MB/s", goal=None),
+    ]
+
+
+def _bulk_anew(path: str, arrays: Arrays) -> Arrays:
+    with h5py.File(path, "r") as file:
+        h5py_bulk(file, arrays)
+    return arrays
 
 
 def _read_anew(path: str, columns: tuple[str, ...]) -> Arrays:

@@ -247,7 +247,8 @@ def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]
     for file in np.flatnonzero(expected.starts[1:] != found.starts[1:])[:1].tolist():
         wanted, has = (int(table.starts[file + 1] - table.starts[file]) for table in (expected, found))
         raise SchemaMismatchError(
-            f"{expected.path(file)}: expected {wanted} rows, as its other columns have, found {has} in {', '.join(names)}"
+            f"{expected.path(file)}: expected {wanted} rows, as its other columns have, found {has} in "
+            f"{', '.join(names)}"
         )
 
 
