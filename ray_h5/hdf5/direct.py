@@ -42,6 +42,8 @@ class DirectColumn:
         self._grid = ChunkGrid(layout.shape, layout.chunk_shape or layout.shape)
         self._row_bytes = layout.row_bytes
         self._chunk_bytes = math.prod(self._grid.chunk_shape) * layout.stored_dtype.itemsize
+        # Each chunk holds whole rows, one behind the other.
+        self._by_row = self._grid.chunk_shape[1:] == layout.row_shape
         self._decoder = ChunkDecoder(layout.pipeline, self._chunk_bytes)
 
     def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
@@ -59,7 +61,7 @@ class DirectColumn:
     def _chunk_jobs(self, pieces: _Pieces, out: np.ndarray, library: Library) -> list[Job]:
         raw = self._decoder.stores_raw(pieces.masks)
         missing = pieces.offsets == UNALLOCATED
-        by_row = raw & ~missing & (self._grid.per_row == 1)
+        by_row = raw & ~missing & self._by_row
         unclear = ~raw & ~missing & self._may_be_unfiltered(pieces)
         jobs: list[Job] = []
         if missing.any():
@@ -146,7 +148,7 @@ class DirectColumn:
     def _decode_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
         request = pieces.request
         whole = unbroken((np.diff(request.rows) == 1) & (np.diff(request.places) == 1), pieces.runs)
-        whole &= (pieces.lengths == self._grid.chunk_rows) & (self._grid.per_row == 1) & self._lands_in_place(out)
+        whole &= (pieces.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
         spans = fetch_spans(pieces.offsets, pieces.sizes)
         work = _Decode(pieces, out, as_bytes(out) if whole.any() else out, whole.tolist())
         return [

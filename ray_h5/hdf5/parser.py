@@ -188,7 +188,7 @@ def _describe(dataset: h5py.Dataset, name: str, tree: H5Tree) -> ColumnLayout:
         chunk_shape=dataset.chunks,
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
-        fill=np.asarray(dataset.fillvalue, dtype=_plain(dataset.dtype)) if direct else None,
+        fill=_fill(dataset) if direct else None,
         direct=direct,
     )
 
@@ -207,6 +207,14 @@ def _kind(dtype: np.dtype, where: str) -> Kind:
 def _plain(dtype: np.dtype) -> np.dtype:
     # h5py hangs its own notes (enum members, string encodings) on dtypes; they do not pickle quietly.
     return np.dtype(object) if dtype.kind == "O" else np.dtype(dtype.str)
+
+
+def _fill(dataset: h5py.Dataset) -> np.ndarray:
+    dtype = _plain(dataset.dtype)
+    if dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+        # libhdf5 then leaves what was never written as it is in the caller's buffer: h5py's is zero.
+        return np.zeros((), dtype)
+    return np.asarray(dataset.fillvalue, dtype=dtype)
 
 
 def _storage(dataset: h5py.Dataset) -> Storage:
@@ -238,7 +246,14 @@ def _is_direct(dataset: h5py.Dataset, kind: Kind, storage: Storage, pipeline: Fi
     if storage == "contiguous":
         # No offset: nothing was ever written, all rows are the fill value.
         return dataset.id.get_offset() is not None
-    return storage == "chunked" and decodes(pipeline)
+    return storage == "chunked" and decodes(pipeline) and _lists_its_chunks(dataset)
+
+
+def _lists_its_chunks(dataset: h5py.Dataset) -> bool:
+    # Where one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
+    # array with that axis in front, and lists them under the coordinates of another chunk.
+    growing = [axis for axis, length in enumerate(dataset.maxshape) if length is None]
+    return len(growing) != 1 or growing == [0]
 
 
 def _check_codecs(pipeline: FilterPipeline, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,18 +150,15 @@ def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=False)
 
 
-class Program:
-    """A program in another interpreter that says when it is ready, and waits to be told to go on."""
-
-    def __init__(self, code: str, *args: str) -> None:
-        code += "\nprint('ready', flush=True)\ninput()\n"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def __enter__(self) -> Program:
-        assert self._process.stdout.readline() == "ready\n"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate("\n", timeout=60)
+@contextlib.contextmanager
+def program(code: str, *args: str) -> Iterator[None]:
+    """Run a program in another interpreter up to its end, and keep it waiting there meanwhile."""
+    code += "\nprint('ready', flush=True)\ninput()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield
+    finally:
+        process.communicate("\n", timeout=60)
