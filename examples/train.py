@@ -109,7 +109,7 @@ def main() -> None:
         run_config=RunConfig(name="train", storage_path=args.output or tempfile.mkdtemp(prefix="ray_h5_train_")),
     )
     result = trainer.fit()
-    print(f"loss {result.metrics['loss']:.4f}, {result.metrics['rows_per_s']:.0f} rows/s; model in {result.checkpoint.path}")
+    print(f"loss {result.metrics['loss']:.4f}; the model is in {result.checkpoint.path}")
 
 
 def make_files(rows: int) -> list[str]:

@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
 from ray_h5.errors import NotFoundError, OptionError
 
 PathLike = str | os.PathLike[str]
@@ -21,6 +23,7 @@ def expand_paths(
     paths: PathLike | Sequence[PathLike],
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
+    filesystem: object = None,
 ) -> list[str]:
     """Return the files that `paths` stands for.
 
@@ -33,6 +36,8 @@ def expand_paths(
         named itself is always taken.
     ignore_missing_paths : bool
         Leave out what does not exist, as long as something is left.
+    filesystem : pyarrow or fsspec file system, optional
+        A local one, or a subtree of a local one, whose root relative paths then start from.
 
     Returns
     -------
@@ -50,7 +55,8 @@ def expand_paths(
     found: set[str] = set()
     missing: list[str] = []
     passed_over = 0
-    for each in map(_local, given):
+    root = _local_root(filesystem)
+    for each in (os.path.join(root, _local(path)) for path in given):
         files = _candidates(each)
         if files is None:
             missing.append(each)
@@ -80,6 +86,20 @@ def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
     """Tell whether a path says, with ``local://``, that only the driver's node has the file."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     return any(os.fspath(each).startswith("local://") for each in given)
+
+
+def _local_root(filesystem: object) -> str:
+    if filesystem is None or isinstance(filesystem, LocalFileSystem):
+        return ""
+    if isinstance(filesystem, SubTreeFileSystem) and isinstance(filesystem.base_fs, LocalFileSystem):
+        return str(filesystem.base_path)
+    protocols = getattr(filesystem, "protocol", ())  # fsspec's name of itself, or a tuple of them
+    if "file" in ([protocols] if isinstance(protocols, str) else protocols):
+        return ""
+    raise OptionError(
+        f"filesystem={filesystem!r}: expected a local one; HDF5 files are read from mounted file systems. Mount "
+        "the store, or copy the files to a disk that every node sees."
+    )
 
 
 def _local(path: PathLike) -> str:

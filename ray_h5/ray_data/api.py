@@ -26,6 +26,7 @@ def read_h5(
     include_row_ids: bool = False,
     block_rows: int | None = None,
     allow_external: Sequence[PathLike] = (),
+    filesystem: object = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
     concurrency: int | None = None,
@@ -63,6 +64,8 @@ def read_h5(
     allow_external : sequence of path-like
         Folders that external links, virtual datasets and external storage may lead into; they are
         refused elsewhere.
+    filesystem : pyarrow or fsspec file system, optional
+        A local one, or a subtree of a local one that relative paths start from.
     file_extensions : sequence of str, optional
         Endings of the files to take from directories and globs; None takes all.
     ignore_missing_paths : bool
@@ -99,7 +102,7 @@ def read_h5(
     >>> ds = ds.filter(expr=col("label") == 1)  # doctest: +SKIP
     """
     source = H5Datasource(
-        expand_paths(paths, file_extensions, ignore_missing_paths),
+        expand_paths(paths, file_extensions, ignore_missing_paths, filesystem),
         columns=_names(columns),
         group=group,
         dtypes=_known(dtypes or {}),

@@ -1,6 +1,8 @@
 import pathlib
 
+import fsspec
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, OptionError
 from ray_h5.planning.paths import expand_paths, is_local_only, natural_key
@@ -90,3 +92,13 @@ def test_local_only(folder):
 
 def test_natural_order_is_total():
     assert sorted(["b", "a10", "a9", "a09", "10", "9"], key=natural_key) == ["9", "10", "a09", "a9", "a10", "b"]
+
+
+def test_file_systems(folder):
+    assert len(expand_paths(str(folder), filesystem=LocalFileSystem())) == 5
+    assert len(expand_paths(str(folder), filesystem=fsspec.filesystem("file"))) == 5
+    subtree = SubTreeFileSystem(str(folder), LocalFileSystem())
+    assert names(expand_paths(["f2.h5", "sub"], filesystem=subtree), folder) == ["f2.h5", "sub/deep/f4.h5", "sub/f3.H5"]
+    for other in (fsspec.filesystem("memory"), "s3"):
+        with pytest.raises(OptionError, match="expected a local one"):
+            expand_paths(str(folder), filesystem=other)
