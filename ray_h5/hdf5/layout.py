@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     import os
 
-Kind = Literal["number", "bool", "string"]
+Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list"]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
 
@@ -61,11 +61,13 @@ class ColumnLayout:
     ----------
     name : str
         Path of the dataset below the group.
-    kind : {"number", "bool", "string"}
-        What a value is. Strings are delivered as h5py delivers them: object arrays of bytes
-        (variable length) or arrays of dtype S (fixed length).
+    kind : {"number", "bool", "string", "time", "binary", "struct", "list"}
+        What a value is. Values are delivered as h5py delivers them: strings as object arrays of
+        bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
+        ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
+        object arrays of arrays ("list").
     shape : tuple of int
-        Shape of the dataset; the first axis is the row axis.
+        Shape of the dataset, and of an array type if it has one; the first axis is the row axis.
     stored_dtype : numpy.dtype
         dtype of the bytes in the file; big-endian if the file says so.
     storage : str
@@ -78,6 +80,8 @@ class ColumnLayout:
         Where contiguous data begins in the file, in bytes.
     fill : numpy.ndarray, optional
         0-d array of `stored_dtype`: the value of rows that were never written.
+    element : numpy.dtype, optional
+        For arrays of varying length: dtype of their elements, in native byte order.
     direct : bool
         Whether this package decodes the bytes itself; otherwise h5py does.
     """
@@ -91,6 +95,7 @@ class ColumnLayout:
     pipeline: FilterPipeline = FilterPipeline()
     offset: int | None = None
     fill: np.ndarray | None = None
+    element: np.dtype | None = None
     direct: bool = False
 
     @property

@@ -21,6 +21,7 @@ from ray_h5.errors import (
 from ray_h5.hdf5.codecs import decodes
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
 from ray_h5.hdf5.opening import open_h5, translated
+from ray_h5.hdf5.types import kind_of, plain_dtype, split_array
 
 _MAX_LINK_HOPS = 32
 
@@ -172,7 +173,8 @@ def _describe(dataset: h5py.Dataset, name: str, tree: H5Tree) -> ColumnLayout:
     if dataset.shape is None or dataset.ndim == 0:
         found = "an empty (null) dataspace" if dataset.shape is None else "a single value"
         raise UnsupportedColumnError(f"{where} has {found}; a column needs a first axis of rows")
-    kind = _kind(dataset.dtype, where)
+    element, array_shape = split_array(dataset.dtype)
+    kind = kind_of(element, where)
     pipeline = _pipeline(dataset)
     storage = _storage(dataset)
     _check_outside(dataset, tree, where, storage)
@@ -182,35 +184,20 @@ def _describe(dataset: h5py.Dataset, name: str, tree: H5Tree) -> ColumnLayout:
     return ColumnLayout(
         name=name,
         kind=kind,
-        shape=tuple(int(n) for n in dataset.shape),
-        stored_dtype=_plain(dataset.dtype),
+        shape=tuple(int(n) for n in (*dataset.shape, *array_shape)),
+        stored_dtype=plain_dtype(element),
         storage=storage,
         chunk_shape=dataset.chunks,
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
         fill=_fill(dataset) if direct else None,
+        element=np.dtype(h5py.check_vlen_dtype(element)).newbyteorder("=") if kind == "list" else None,
         direct=direct,
     )
 
 
-def _kind(dtype: np.dtype, where: str) -> Kind:
-    if h5py.check_string_dtype(dtype) is not None:
-        return "string"
-    if h5py.check_vlen_dtype(dtype) is None and h5py.check_ref_dtype(dtype) is None:
-        if dtype.kind == "b":
-            return "bool"
-        if dtype.kind in "iufc":
-            return "number"
-    raise UnsupportedColumnError(f"{where} has type {dtype}; numbers, booleans, enums and strings can be read")
-
-
-def _plain(dtype: np.dtype) -> np.dtype:
-    # h5py hangs its own notes (enum members, string encodings) on dtypes; they do not pickle quietly.
-    return np.dtype(object) if dtype.kind == "O" else np.dtype(dtype.str)
-
-
 def _fill(dataset: h5py.Dataset) -> np.ndarray:
-    dtype = _plain(dataset.dtype)
+    dtype = plain_dtype(dataset.dtype)
     if dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
         # libhdf5 then leaves what was never written as it is in the caller's buffer: h5py's is zero.
         return np.zeros((), dtype)
@@ -237,7 +224,12 @@ def _pipeline(dataset: h5py.Dataset) -> FilterPipeline:
 
 
 def _is_direct(dataset: h5py.Dataset, kind: Kind, storage: Storage, pipeline: FilterPipeline, tree: H5Tree) -> bool:
-    if kind == "string" or dataset.file != tree.file or tree.file.userblock_size:
+    if (
+        kind not in {"number", "bool"}
+        or dataset.dtype.subdtype
+        or dataset.file != tree.file
+        or tree.file.userblock_size
+    ):
         # Offsets under a user block differ between versions of libhdf5.
         return False
     stored_as_numpy_has_it = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))

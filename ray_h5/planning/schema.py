@@ -12,6 +12,9 @@ import pyarrow as pa
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.reader import near_names
+from ray_h5.planning.arrow import arrow_type, real_dtype, to_arrow
+
+_TENSOR_KINDS = frozenset({"number", "bool"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +25,14 @@ class ColumnSpec:
     ----------
     name : str
         Name.
-    kind : {"number", "bool", "string"}
+    kind : {"number", "bool", "string", "time", "binary", "struct", "list"}
         What a value is.
     dtype : numpy.dtype
         dtype of the array that a read fills.
     row_shape : tuple of int
         Shape of one row; ``()`` for a scalar.
+    element : numpy.dtype, optional
+        For lists: dtype of their elements.
     as_bytes : bool
         For strings: deliver the bytes as they are, whether they are UTF-8 or not.
     """
@@ -36,24 +41,26 @@ class ColumnSpec:
     kind: Kind
     dtype: np.dtype
     row_shape: tuple[int, ...]
+    element: np.dtype | None = None
     as_bytes: bool = False
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
-        if layout.kind == "string" and layout.row_shape:
+        if layout.row_shape and layout.kind not in _TENSOR_KINDS:
             raise UnsupportedColumnError(
-                f"column {layout.name!r} holds strings of row shape {layout.row_shape}; one string a row can be read"
+                f"column {layout.name!r} holds an array of {layout.kind} values a row, of shape {layout.row_shape}; "
+                "only numbers and booleans can have a row shape"
             )
-        if layout.dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+        if _has_long_double(layout.dtype):
             raise UnsupportedColumnError(f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks")
         # Fixed-length strings of two files may differ in length: they meet as objects.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
-        return cls(layout.name, layout.kind, dtype, layout.row_shape)
+        return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in memory; for strings a guess, as they tell only when read."""
-        return math.prod(self.row_shape) * (32 if self.kind == "string" else self.dtype.itemsize)
+        """Bytes of one row in memory; for strings and lists a guess, as they tell only when read."""
+        return math.prod(self.row_shape) * {"string": 32, "list": 4096}.get(self.kind, self.dtype.itemsize)
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
@@ -63,9 +70,11 @@ class ColumnSpec:
     @property
     def value_type(self) -> pa.DataType:
         """Arrow type of one value."""
-        if self.kind == "string":
-            return pa.binary() if self.as_bytes else pa.string()
-        return pa.from_numpy_dtype(_real(self.dtype))
+        if self.as_bytes:
+            return pa.binary()
+        if self.element is not None:
+            return pa.large_list(pa.from_numpy_dtype(self.element))
+        return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
 
     @property
     def is_scalar(self) -> bool:
@@ -84,12 +93,16 @@ class ColumnSpec:
                     f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
                 )
             return replace(self, as_bytes=True)
-        if wanted.kind not in "biufc" or wanted.itemsize > 16:
+        if self.kind not in _TENSOR_KINDS:
+            raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
+        if wanted.kind not in "biufc" or _has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
     def __str__(self) -> str:
-        kind = self.kind if self.kind == "string" else self.dtype.name
+        kind = self.dtype.name if self.kind in _TENSOR_KINDS else self.kind
+        if self.kind in {"struct", "list", "binary", "time"}:
+            kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
 
 
@@ -101,13 +114,6 @@ def cast_columns(columns: Mapping[str, ColumnSpec], dtypes: Mapping[str, object]
     return {name: spec.cast(dtypes[name]) if name in dtypes else spec for name, spec in columns.items()}
 
 
-def values(array: np.ndarray) -> np.ndarray:
-    """Return `array` with complex numbers as a last axis of (real, imaginary), without a copy."""
-    if array.dtype.kind != "c":
-        return array
-    return array.view(_real(array.dtype)).reshape(*array.shape, 2)
-
-
 def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
     """Return the values of a scalar column as an Arrow array; ``where(i)`` names the place of value i.
 
@@ -116,10 +122,10 @@ def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], 
     UnsupportedColumnError
         If a string is not UTF-8.
     """
-    if spec.kind != "string" or spec.as_bytes:
-        return pa.array(array, type=spec.value_type)
+    if spec.as_bytes:
+        return pa.array(array, pa.binary())
     try:
-        return pa.array(array, type=pa.binary()).cast(pa.string())
+        return to_arrow(array, spec.value_type)
     except pa.ArrowInvalid:
         row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
         raise UnsupportedColumnError(
@@ -128,13 +134,17 @@ def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], 
         ) from None
 
 
-def _is_utf8(value: bytes) -> bool:
+def _is_utf8(value: object) -> bool:
+    if isinstance(value, tuple):  # a compound value
+        return all(map(_is_utf8, value))
     try:
-        value.decode()
+        return not isinstance(value, bytes) or value.decode() is not None
     except UnicodeDecodeError:
         return False
-    return True
 
 
-def _real(dtype: np.dtype) -> np.dtype:
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+def _has_long_double(dtype: np.dtype) -> bool:
+    if dtype.names is not None:
+        return any(_has_long_double(dtype[name]) for name in dtype.names)
+    element = dtype.subdtype[0] if dtype.subdtype else dtype
+    return element.kind in "fc" and real_dtype(element).itemsize > 8

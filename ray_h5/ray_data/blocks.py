@@ -10,9 +10,10 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray
 
+from ray_h5.planning.arrow import as_real
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.plan import BlockRows, ReadPlan
-from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow, values
+from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
@@ -48,7 +49,7 @@ def schema_of(plan: ReadPlan, output: Output) -> pa.Schema:
 
 def _to_arrow(plan: ReadPlan, rows: BlockRows, spec: ColumnSpec | None, name: str) -> pa.Array:
     if spec is not None and spec.name in rows.arrays:
-        array = values(rows.arrays[name])
+        array = as_real(rows.arrays[name])
         if spec.is_scalar:
             return scalar_to_arrow(array, spec, lambda row: plan.files.where(int(rows.row_ids[row])))
         return ArrowTensorArray.from_numpy(array, column_name=name)

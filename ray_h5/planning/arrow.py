@@ -1,0 +1,68 @@
+"""numpy's values -> Arrow's, for columns that hold one value a row; without a copy where both agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+
+def real_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of one part of a complex number, and any other dtype as it is."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def as_real(array: np.ndarray) -> np.ndarray:
+    """Return `array` with complex numbers as a last axis of (real, imaginary), without a copy."""
+    return array.view(real_dtype(array.dtype)).reshape(*array.shape, 2) if array.dtype.kind == "c" else array
+
+
+def arrow_type(dtype: np.dtype) -> pa.DataType:
+    """Return the Arrow type of a numpy type; object stands for strings, an axis for a list of fixed size."""
+    if dtype.subdtype is not None:
+        element, shape = dtype.subdtype
+        found = arrow_type(element)
+        for length in reversed(shape):
+            found = pa.list_(found, length)
+        return found
+    if dtype.names is not None:
+        return pa.struct([(name, arrow_type(dtype[name])) for name in dtype.names])
+    if dtype.kind in "OS":
+        return pa.string()
+    if dtype.kind == "V":
+        return pa.binary(dtype.itemsize)
+    if dtype.kind == "c":
+        return pa.list_(pa.from_numpy_dtype(real_dtype(dtype)), 2)
+    return pa.from_numpy_dtype(dtype)
+
+
+def to_arrow(array: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return `array` (its first axis are the rows) as an Arrow array of type `kind`.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If bytes that are to be a string are not UTF-8.
+    """
+    if pa.types.is_struct(kind):
+        parts = [to_arrow(array[field.name], field.type) for field in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind))
+    if pa.types.is_fixed_size_list(kind):
+        whole = as_real(np.ascontiguousarray(array))
+        return pa.FixedSizeListArray.from_arrays(
+            to_arrow(whole.reshape(-1, *whole.shape[2:]), kind.value_type), type=kind
+        )
+    if pa.types.is_large_list(kind):
+        return _lists(array, kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(np.ascontiguousarray(array).tobytes())])
+    if pa.types.is_string(kind):
+        return pa.array(array, pa.binary()).cast(kind)
+    return pa.array(np.ascontiguousarray(array), kind)
+
+
+def _lists(array: np.ndarray, kind: pa.DataType) -> pa.Array:
+    # Offsets of 64 bits: a block may hold more than 2**31 values.
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in array], dtype=np.int64)])
+    native = kind.value_type.to_pandas_dtype()
+    flat = np.concatenate(list(array)).astype(native) if len(array) else np.empty(0, native)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type))

@@ -1,0 +1,102 @@
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from ray.data.expressions import col
+from ray.data.extensions import ArrowTensorTypeV2
+
+import ray_h5
+from ray_h5 import RowReader
+from ray_h5.errors import OptionError, UnsupportedColumnError
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+COMPOUND = np.dtype(
+    [("a", ">i4"), ("b", "f8"), ("s", "S3"), ("v", "f4", (2, 2)), ("in", [("q", "i2"), ("ok", "?")]), ("z", "c8")]
+)
+
+
+@pytest.fixture
+def typed(tmp_path):
+    path = str(tmp_path / "typed.h5")
+    rng = np.random.default_rng(0)
+    compound = np.zeros(5, COMPOUND)
+    for i, value in enumerate(compound):
+        value["a"], value["b"], value["s"], value["v"] = i, i / 2, b"xyz"[: i % 4], i
+        value["in"], value["z"] = (-i, i % 2 == 0), i + 2j
+    with h5py.File(path, "w") as file:
+        file["compound"] = compound
+        file["opaque"] = np.array([b"abcd", b"\0\1\2\3", b"a\0b\0", b"1234", b"5678"], dtype="V4")
+        times = np.arange(5).astype("M8[us]")
+        file["time"] = times.astype(h5py.opaque_dtype(times.dtype))
+        lists = file.create_dataset("lists", (5,), h5py.vlen_dtype(">f4"))
+        for i in range(5):
+            lists[i] = np.arange(i)
+        file.create_dataset("array", (5,), np.dtype(("i2", (2, 3))))[...] = rng.integers(0, 99, (5, 2, 3))
+        file["enum"] = np.array([0, 1, 2, 1, 0], dtype=h5py.enum_dtype({"no": 0, "yes": 1, "maybe": 2}, "i1"))
+        file["half"] = rng.standard_normal((5, 3)).astype("f2")
+        file["wave"] = (rng.standard_normal((5, 3)) + 1j).astype(">c16")
+        named = np.dtype([("name", h5py.string_dtype()), ("n", "i4")])
+        file.create_dataset("named", (5,), named)[...] = np.array([(f"p{i}", i) for i in range(5)], named)
+        file["reference"] = np.array([file["enum"].ref] * 5, dtype=h5py.ref_dtype)
+        file["strings"] = np.array([[b"a", b"b"]] * 5)
+    return path
+
+
+def test_every_type_has_its_arrow_type(typed):
+    schema = ray_h5.read_h5(typed).schema().base_schema
+    assert {field.name: field.type for field in schema} == {
+        "array": ArrowTensorTypeV2((2, 3), pa.int16()),
+        "compound": pa.struct(
+            [
+                ("a", pa.int32()),
+                ("b", pa.float64()),
+                ("s", pa.string()),
+                ("v", pa.list_(pa.list_(pa.float32(), 2), 2)),
+                ("in", pa.struct([("q", pa.int16()), ("ok", pa.bool_())])),
+                ("z", pa.list_(pa.float32(), 2)),
+            ]
+        ),
+        "enum": pa.int8(),
+        "half": ArrowTensorTypeV2((3,), pa.float16()),
+        "lists": pa.large_list(pa.float32()),
+        "named": pa.struct([("name", pa.string()), ("n", pa.int32())]),
+        "opaque": pa.binary(4),
+        "time": pa.timestamp("us"),
+        "wave": ArrowTensorTypeV2((3, 2), pa.float64()),
+    }
+
+
+def test_every_value_is_h5pys(typed):
+    rows = [4, 0, 0, 2]
+    with RowReader(typed) as reader, h5py.File(typed) as file:
+        for name in reader.columns:
+            if name == "reference":
+                continue
+            found, expected = reader.read([name], rows)[name], file[name][()][rows]
+            assert all(map(np.array_equal, found, expected)), name
+            assert found.shape == expected.shape
+        table = pa.concat_tables(ray_h5.read_h5(typed).iter_batches(batch_size=None, batch_format="pyarrow"))
+        assert table["compound"][3].as_py() == {
+            "a": 3, "b": 1.5, "s": "xyz", "v": [[3, 3], [3, 3]], "in": {"q": -3, "ok": False}, "z": [3, 2]
+        }  # fmt: skip
+        assert table["named"][1].as_py() == {"name": "p1", "n": 1}
+        assert table["opaque"].to_pylist() == [b"abcd", b"\0\1\2\3", b"a\0b\0", b"1234", b"5678"]
+        assert table["lists"].to_pylist() == [[], [0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+        assert table["time"].cast(pa.int64()).to_pylist() == [0, 1, 2, 3, 4]
+        wave = table["wave"].combine_chunks().to_numpy_ndarray()
+        assert np.array_equal(wave[..., 0] + 1j * wave[..., 1], file["wave"][:])
+
+
+def test_a_predicate_reaches_into_a_compound(typed):
+    ds = ray_h5.read_h5(typed, columns=["enum"]).filter(expr=col("compound").struct["a"] > 2)
+    assert [row["enum"] for row in ds.take_all()] == [1, 0]
+
+
+def test_what_cannot_be_a_column_is_named_and_the_rest_stays_readable(typed):
+    for name, says in (("reference", "has type reference"), ("strings", "array of string values a row")):
+        with pytest.raises(UnsupportedColumnError, match=says):
+            ray_h5.read_h5(typed, columns=[name])
+    for name in ("compound", "opaque", "lists"):
+        with pytest.raises(OptionError, match="cannot be cast"):
+            ray_h5.read_h5(typed, dtypes={name: "f4"})
