@@ -81,7 +81,7 @@ class ColumnLayout:
     fill : numpy.ndarray, optional
         0-d array of `stored_dtype`: the value of rows that were never written.
     element : numpy.dtype, optional
-        For arrays of varying length: dtype of their elements, in native byte order.
+        For arrays of varying length: dtype of their elements.
     direct : bool
         Whether this package decodes the bytes itself; otherwise h5py does.
     """

@@ -191,7 +191,7 @@ def _describe(dataset: h5py.Dataset, name: str, tree: H5Tree) -> ColumnLayout:
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
         fill=_fill(dataset) if direct else None,
-        element=np.dtype(h5py.check_vlen_dtype(element)).newbyteorder("=") if kind == "list" else None,
+        element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
         direct=direct,
     )
 

@@ -29,6 +29,12 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
     if h5py.check_string_dtype(dtype) is not None:
         return "string"
     if (element := h5py.check_vlen_dtype(dtype)) is not None:
+        if not np.dtype(element).isnative:
+            # h5py (3.16) hands them out with their bytes in the file's order and native dtype.
+            raise UnsupportedColumnError(
+                f"{where} has {_shown(dtype)}, whose byte order h5py loses: its values would be wrong. Write the "
+                "column again in the byte order of this machine."
+            )
         if np.dtype(element).kind in "biufc":
             return "list"
     elif dtype.names is not None:
