@@ -16,7 +16,9 @@ def ray_local():
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True  # or blocks arrive as they are finished
     yield
     ray.shutdown()
 
