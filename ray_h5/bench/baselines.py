@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
-import imagecodecs
 import numpy as np
 
+from ray_h5.hdf5.codecs import ChunkDecoder, decodes
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from ray_h5.hdf5.reader import RowReader
 
 __all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "pread", "pread_decode", "stored_extents"]
 
@@ -20,19 +24,11 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Extent(NamedTuple):
-    """Where some bytes of a column are stored.
-
-    Attributes
-    ----------
-    offset, size
-        In bytes.
-    decoded
-        Bytes that they decode to, if they are stored compressed.
-    """
+    """Where some bytes of a column are stored: offset and size in bytes, and the chunk's filter mask."""
 
     offset: int
     size: int
-    decoded: int | None = None
+    mask: int = 0
 
 
 def empty_columns(file: h5py.File, columns: Sequence[str]) -> Arrays:
@@ -55,20 +51,41 @@ def h5py_fancy(file: h5py.File, columns: Sequence[str], rows: Rows) -> Arrays:
     return {name: file[name][rows[order]][inverse] for name in columns}
 
 
-def stored_extents(file: h5py.File, columns: Sequence[str]) -> list[Extent]:
-    """Return where the stored bytes of the columns are: the chunks in row order, or the contiguous region."""
-    extents: list[Extent] = []
+def stored_extents(file: h5py.File, columns: Sequence[str]) -> dict[str, list[Extent]]:
+    """Return where the stored bytes of each column are: the chunks in row order, or the contiguous region."""
+    extents: dict[str, list[Extent]] = {}
     for name in columns:
         dataset = file[name]
         if dataset.chunks is None:
-            extents.append(Extent(dataset.id.get_offset(), dataset.id.get_storage_size()))
+            extents[name] = [Extent(dataset.id.get_offset(), dataset.id.get_storage_size())]
             continue
         chunks: list[Any] = []
         dataset.id.chunk_iter(chunks.append)
         chunks.sort(key=lambda chunk: chunk.chunk_offset)
-        whole = math.prod(dataset.chunks) * dataset.dtype.itemsize
-        extents += [Extent(chunk.byte_offset, chunk.size, None if chunk.filter_mask else whole) for chunk in chunks]
+        extents[name] = [Extent(chunk.byte_offset, chunk.size, chunk.filter_mask) for chunk in chunks]
     return extents
+
+
+class Decoder(NamedTuple):
+    """The bare decoder of a column, and buffers for what it takes and gives."""
+
+    decoder: ChunkDecoder | None
+    stored: np.ndarray[Any, Any]
+    decoded: np.ndarray[Any, Any]
+    between: tuple[np.ndarray[Any, Any], ...]
+
+
+def chunk_decoders(reader: RowReader, columns: Sequence[str]) -> dict[str, Decoder]:
+    """Return what `pread_decode` needs for each column of a file."""
+    decoders = {}
+    for name in columns:
+        layout = reader.column(name)
+        nbytes = math.prod(layout.chunk_shape or layout.shape) * layout.stored_dtype.itemsize
+        filtered = layout.chunk_shape is not None and layout.pipeline.steps and decodes(layout.pipeline)
+        decoder = ChunkDecoder(layout.pipeline, nbytes) if filtered else None
+        stored, decoded, *between = (np.empty(nbytes * 2, np.uint8) for _ in range(4))
+        decoders[name] = Decoder(decoder, stored, decoded[:nbytes], tuple(between))
+    return decoders
 
 
 def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
@@ -92,14 +109,22 @@ def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype
         os.close(descriptor)
 
 
-def pread_decode(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    """Read the extents as `pread` does, and undo LZF, the one compression of these workloads, where it is."""
-    pread(path, extents, buffer)
-    position = 0
-    for _, size, decoded in extents:
-        if decoded is not None:
-            imagecodecs.lzf_decode(buffer[position : position + size], out=np.empty(decoded, np.uint8))
-        position += size
+def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: Mapping[str, Decoder]) -> None:
+    """Read the extents of each column, a system call each, and decode each into the same buffer."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for name, found in extents.items():
+            decoder, stored, decoded, between = decoders[name]
+            for offset, size, mask in found:
+                _read_into(descriptor, stored[:size].data, offset)
+                if decoder is not None:
+                    decoder.decode(stored[:size], mask, decoded, partial(_lend, between))
+    finally:
+        os.close(descriptor)
+
+
+def _lend(buffers: tuple[np.ndarray[Any, Any], ...], slot: int, nbytes: int) -> np.ndarray[Any, Any]:
+    return buffers[slot][:nbytes]
 
 
 def _read_into(descriptor: int, view: memoryview, offset: int) -> None:

@@ -9,12 +9,14 @@ Memory: in `all`, everybody fills the same buffers again and again (ours with ``
 file, and what their allocators make of that is theirs to gain or lose.
 
 `pread` is the floor where nothing is to be decoded: one call a stored chunk. `pread+decode` is the floor
-where something is: the same calls, and the bare decoder on each chunk that was stored compressed.
+where something is: the same calls, and the bare decoder on each chunk; what lies between it and ours is
+the finding and placing of rows.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ import h5py
 import numpy as np
 
 from ray_h5.bench.baselines import (
+    chunk_decoders,
     empty_columns,
     h5py_bulk,
     h5py_fancy,
@@ -43,12 +46,51 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_read"]
 
-_COLUMNS = {"signals": ("fhr_st", "target", "weight"), "flat": ("image_u1", "image_f4")}
 _FRACTIONS = (3, 8)
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Files of one layout, and what is expected of reading them.
+
+    Attributes
+    ----------
+    label
+        Begins the names of the cases.
+    workload
+        Where the files come from.
+    paths
+        The files.
+    columns
+        What is read.
+    all_goals
+        Least ratio to `h5py_bulk` by number of threads.
+    rows_goal
+        Least ratio to `h5py_fancy`.
+    floor_goal
+        Least share of `pread`, where nothing is to be decoded.
+    """
+
+    label: str
+    workload: Workload
+    paths: tuple[str, ...]
+    columns: tuple[str, ...]
+    all_goals: Mapping[int, float | None]
+    rows_goal: float
+    floor_goal: float | None = None
+
+    @property
+    def file_rows(self) -> int:
+        """Rows of each file."""
+        return self.workload.rows // len(self.workload.paths)
+
+    def megabytes(self, rows: int) -> float:
+        """Return the decoded size of `rows` rows."""
+        return rows * self.workload.row_bytes(self.columns) / 1e6
+
+
 def bench_read(options: BenchOptions) -> list[Result]:
-    """Measure `all` and `rows` on the workloads `signals` and `flat`.
+    """Measure `all`, `first` and `rows` on the workloads `signals`, `flat` and `images`.
 
     The figures are MB/s of decoded bytes. Before a case is timed, what we deliver is compared with what
     h5py delivers.
@@ -59,67 +101,97 @@ def bench_read(options: BenchOptions) -> list[Result]:
         If our bytes differ from h5py's.
     """
     results: list[Result] = []
-    for name, columns in _COLUMNS.items():
-        workload = make_workload(name, options.folder, options.size)
-        results += _read_all(workload, columns, options.turns)
+    for subject in _subjects(options):
+        results += _read_all(subject, options.turns)
+        results += _read_first(subject, options.turns)
         for fraction in _FRACTIONS:
-            drawn = _draw_rows(workload, fraction)
+            drawn = _draw_rows(subject, fraction)
             ascending = {path: np.sort(rows) for path, rows in drawn.items()}
             for order, rows in (("sorted", ascending), ("random", drawn)):
-                case = f"{name} rows 1/{fraction} {order}"
-                results.append(_read_rows(workload, columns, rows, case, options.turns))
+                results.append(_read_rows(subject, rows, f"rows 1/{fraction} {order}", options.turns))
     return results
 
 
-def _draw_rows(workload: Workload, fraction: int) -> dict[str, Rows]:
-    rng = np.random.default_rng([fraction, workload.rows])
-    file_rows = workload.rows // len(workload.paths)
-    count = max(1, file_rows // fraction)
-    return {path: rng.choice(file_rows, count, replace=False).astype(np.int64) for path in workload.paths}
+def _subjects(options: BenchOptions) -> list[Subject]:
+    signals, flat, images = (
+        make_workload(name, options.folder, options.size) for name in ("signals", "flat", "images")
+    )
+    pair = ("image_u1", "image_f4")
+    subjects = [
+        Subject("signals", signals, signals.paths, ("fhr_st", "target", "weight"), {1: 1.5, 2: None}, 20, 0.8),
+        Subject("flat", flat, flat.paths, pair, {1: 1.5, 2: None}, 20, 0.8),
+    ]
+    for path, layout in zip(images.paths, images.layouts, strict=True):
+        label = f"images {layout.chunk_rows} {layout.pipeline}"
+        all_goals, rows_goal, floor_goal = _image_goals(layout.pipeline)
+        subjects.append(Subject(label, images, (path,), pair, all_goals, rows_goal, floor_goal))
+    return subjects
 
 
-def _read_all(workload: Workload, columns: tuple[str, ...], turns: int) -> list[Result]:
+def _image_goals(pipeline: str) -> tuple[dict[int, float | None], float, float | None]:
+    if pipeline == "none":
+        return {1: 1.5, 2: None}, 20, 0.8
+    if pipeline == "shuffle+gzip":
+        return {1: 2, 2: 3.5}, 5, None
+    return {1: 1.1, 2: 1.8}, 10 if pipeline in {"lz4", "blosc"} else 5, None
+
+
+def _draw_rows(subject: Subject, fraction: int) -> dict[str, Rows]:
+    rng = np.random.default_rng([fraction, subject.workload.rows])
+    count = max(1, subject.file_rows // fraction)
+    return {path: rng.choice(subject.file_rows, count, replace=False).astype(np.int64) for path in subject.paths}
+
+
+def _read_all(subject: Subject, turns: int) -> list[Result]:
     with ExitStack() as stack:
-        files = {path: stack.enter_context(h5py.File(path, "r")) for path in workload.paths}
-        readers = {path: stack.enter_context(RowReader(path, threads=1)) for path in workload.paths}
-        extents = {path: stored_extents(file, columns) for path, file in files.items()}
-        buffer = np.empty(max(sum(each.size for each in found) for found in extents.values()), np.uint8)
-        arrays = empty_columns(next(iter(files.values())), columns)
-        rows = np.arange(len(arrays[columns[0]]))
-        for path, reader in readers.items():
+        files = {path: stack.enter_context(h5py.File(path, "r")) for path in subject.paths}
+        readers = {
+            threads: [stack.enter_context(RowReader(path, threads=threads)) for path in subject.paths]
+            for threads in subject.all_goals
+        }
+        extents = {path: stored_extents(file, subject.columns) for path, file in files.items()}
+        stored = {path: [each for column in found.values() for each in column] for path, found in extents.items()}
+        decoders = chunk_decoders(readers[1][0], subject.columns)
+        buffer = np.empty(max(sum(each.size for each in found) for found in stored.values()), np.uint8)
+        arrays = empty_columns(next(iter(files.values())), subject.columns)
+        rows = np.arange(subject.file_rows)
+        for path, reader in zip(subject.paths, readers[1], strict=True):
             h5py_bulk(files[path], arrays)
-            _verify(path, reader.read(columns), arrays)
+            _verify(path, reader.read(subject.columns), arrays)
 
-        def ours() -> None:
-            for reader in readers.values():
+        def ours(threads: int) -> None:
+            for reader in readers[threads]:
                 reader.read_into(arrays, rows)
 
-        def bulk() -> None:
-            for file in files.values():
-                h5py_bulk(file, arrays)
-
-        def floor(read: Callable[..., None]) -> None:
-            for path in files:
-                read(path, extents[path], buffer)
-
-        floors = {"pread": partial(floor, pread), "pread+decode": partial(floor, pread_decode)}
-        seconds = run_turns({OURS: ours, "h5py_bulk": bulk, **floors}, turns)
-    first = run_turns(
-        {
-            OURS: lambda: [_read_anew(path, columns) for path in workload.paths],
-            "h5py_bulk": lambda: [_bulk_anew(path, arrays) for path in workload.paths],
-        },
-        turns,
-    )
-    amount = workload.rows * workload.row_bytes(columns) / 1e6
-    compare = partial(Contest("read", f"{workload.name} all", seconds).against, amount=amount, unit="MB/s")
-    once = Contest("read", f"{workload.name} first", first)
+        contestants: dict[str, Callable[[], object]] = {
+            OURS: partial(ours, 1),
+            "two threads": partial(ours, 2),
+            "h5py_bulk": lambda: [h5py_bulk(file, arrays) for file in files.values()],  # type: ignore[func-returns-value]
+            "pread": lambda: [pread(path, stored[path], buffer) for path in files],  # type: ignore[func-returns-value]
+            "pread+decode": lambda: [pread_decode(path, extents[path], decoders) for path in files],  # type: ignore[func-returns-value]
+        }
+        seconds = run_turns(contestants, turns)
+    one = Contest("read", f"{subject.label} all", seconds)
+    two = Contest("read", f"{subject.label} all, 2 threads", {**seconds, OURS: seconds["two threads"]})
+    amount = subject.megabytes(subject.file_rows * len(subject.paths))
     return [
-        compare("h5py_bulk", goal=1.5),
-        compare("pread", goal=0.8),
-        compare("pread+decode", goal=None),
-        once.against("h5py_bulk", amount=amount, unit="MB/s", goal=None),
+        one.against("h5py_bulk", amount=amount, unit="MB/s", goal=subject.all_goals[1]),
+        two.against("h5py_bulk", amount=amount, unit="MB/s", goal=subject.all_goals[2]),
+        one.against("pread", amount=amount, unit="MB/s", goal=subject.floor_goal),
+        one.against("pread+decode", amount=amount, unit="MB/s", goal=None),
     ]
+
+
+def _read_first(subject: Subject, turns: int) -> list[Result]:
+    with h5py.File(subject.paths[0], "r") as file:
+        arrays = empty_columns(file, subject.columns)
+    contestants = {
+        OURS: lambda: [_read_anew(path, subject.columns) for path in subject.paths],
+        "h5py_bulk": lambda: [_bulk_anew(path, arrays) for path in subject.paths],
+    }
+    amount = subject.megabytes(subject.file_rows * len(subject.paths))
+    contest = Contest("read", f"{subject.label} first", run_turns(contestants, turns))
+    return [contest.against("h5py_bulk", amount=amount, unit="MB/s", goal=None)]
 
 
 def _bulk_anew(path: str, arrays: Arrays) -> Arrays:
@@ -136,25 +208,21 @@ def _read_anew(path: str, columns: tuple[str, ...]) -> Arrays:
     return arrays
 
 
-def _read_rows(workload: Workload, columns: tuple[str, ...], rows: Mapping[str, Rows], case: str, turns: int) -> Result:
+def _read_rows(subject: Subject, rows: Mapping[str, Rows], case: str, turns: int) -> Result:
     with ExitStack() as stack:
-        files = {path: stack.enter_context(h5py.File(path, "r")) for path in workload.paths}
-        readers = {path: stack.enter_context(RowReader(path, threads=1)) for path in workload.paths}
-        for path in workload.paths:
-            theirs = h5py_fancy(files[path], columns, rows[path])
-            _verify(path, readers[path].read(columns, rows[path]), theirs)
-
-        def ours() -> None:
-            for path, reader in readers.items():
-                reader.read(columns, rows[path])
-
-        def fancy() -> None:
-            for path, file in files.items():
-                h5py_fancy(file, columns, rows[path])
-
-        seconds = run_turns({OURS: ours, "h5py_fancy": fancy}, turns)
-    amount = sum(map(len, rows.values())) * workload.row_bytes(columns) / 1e6
-    return Contest("read", case, seconds).against("h5py_fancy", amount=amount, unit="MB/s", goal=20)
+        files = {path: stack.enter_context(h5py.File(path, "r")) for path in subject.paths}
+        readers = {path: stack.enter_context(RowReader(path, threads=1)) for path in subject.paths}
+        for path in subject.paths:
+            theirs = h5py_fancy(files[path], subject.columns, rows[path])
+            _verify(path, readers[path].read(subject.columns, rows[path]), theirs)
+        contestants = {
+            OURS: lambda: [len(reader.read(subject.columns, rows[path])) for path, reader in readers.items()],
+            "h5py_fancy": lambda: [len(h5py_fancy(file, subject.columns, rows[path])) for path, file in files.items()],
+        }
+        seconds = run_turns(contestants, turns)
+    amount = subject.megabytes(sum(map(len, rows.values())))
+    contest = Contest("read", f"{subject.label} {case}", seconds)
+    return contest.against("h5py_fancy", amount=amount, unit="MB/s", goal=subject.rows_goal)
 
 
 def _verify(path: str, ours: Arrays, theirs: Arrays) -> None:

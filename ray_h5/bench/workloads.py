@@ -1,7 +1,8 @@
 """The files that the benches and examples read: made from a seed, once, and kept on disk.
 
 `signals` (W1) is what a recording of physiological signals looks like after feature extraction: few
-files, rows of some 300 KB, one chunk a row, LZF. `flat` (W3) is images in contiguous columns.
+files, rows of some 300 KB, one chunk a row, LZF. `images` (W2) is images with many rows a chunk, a file
+for each chunk size and filter pipeline. `flat` (W3) is images in contiguous columns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ CLASS_OFFSET = 1.5
 """What class c adds to channel c of `fhr_st` at each time step where `target` is c."""
 
 _STEPS = 300
-_ROWS_PER_WRITE = 50
 _ROWS_PER_PATIENT = 20
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -75,12 +75,15 @@ class Workload:
         Rows of all files together; each file has the same number.
     columns
         The columns of every file.
+    layouts
+        How each file is stored.
     """
 
     name: str
     paths: tuple[str, ...]
     rows: int
     columns: tuple[Column, ...]
+    layouts: tuple[Layout, ...]
 
     def row_bytes(self, names: tuple[str, ...]) -> int:
         """Return the decoded bytes of one row of the named columns."""
@@ -103,20 +106,12 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a workload is made: sizes, layout, and the function that draws a span of its rows.
+class Layout:
+    """How the columns of one file are stored: rows a chunk (None: contiguous) and the filter pipeline."""
 
-    `version` goes into the name of the cached folder: raise it with every change of what is written.
-    """
-
-    version: int
-    files: int
-    file_rows: int
-    columns: tuple[Column, ...]
-    draw: Callable[[np.random.Generator, Span], Arrays]
+    chunk_rows: int | None = None
+    pipeline: str = "none"
     libver: str | None = None
-    row_chunks: bool = False
-    compression: str | None = None
 
     def dataset_options(self, column: Column, rows: int) -> dict[str, Any]:
         """Return the arguments of ``create_dataset`` for a column."""
@@ -124,13 +119,40 @@ class Recipe:
             "shape": (rows, *column.shape),
             "dtype": h5py.string_dtype("utf-8") if column.dtype == "str" else column.dtype,
         }
-        if self.row_chunks:
-            options |= {
-                "chunks": (1, *column.shape),
-                "maxshape": (None, *column.shape),
-                "compression": self.compression,
-            }
-        return options
+        if self.chunk_rows is not None:
+            options |= {"chunks": (self.chunk_rows, *column.shape), "maxshape": (None, *column.shape)}
+        return options | _pipeline_options(self.pipeline)
+
+
+def _pipeline_options(pipeline: str) -> dict[str, Any]:
+    import hdf5plugin
+
+    makers: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "none": dict,
+        "lzf": lambda: {"compression": "lzf"},
+        "shuffle+gzip": lambda: {"shuffle": True, "compression": "gzip", "compression_opts": 4},
+        "shuffle+lzf": lambda: {"shuffle": True, "compression": "lzf"},
+        "shuffle+zstd": lambda: {"shuffle": True, **hdf5plugin.Zstd(clevel=3)},
+        "blosc": lambda: hdf5plugin.Blosc(cname="lz4", clevel=5, shuffle=hdf5plugin.Blosc.SHUFFLE),
+        "lz4": hdf5plugin.LZ4,
+        "bitshuffle": lambda: hdf5plugin.Bitshuffle(cname="lz4"),
+    }
+    return dict(makers[pipeline]())
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a workload is made: sizes, a layout a file, and the function that draws a span of its rows.
+
+    `version` goes into the name of the cached folder: raise it with every change of what is written.
+    """
+
+    version: int
+    layouts: tuple[Layout, ...]
+    file_rows: int
+    columns: tuple[Column, ...]
+    draw: Callable[[np.random.Generator, Span], Arrays]
+    rows_per_write: int = 50
 
 
 def _held(
@@ -167,11 +189,19 @@ def _draw_signals(rng: np.random.Generator, span: Span) -> Arrays:
 
 
 def _draw_flat(rng: np.random.Generator, span: Span) -> Arrays:
-    shape = (span.rows, *_FLAT_COLUMNS[0].shape)
+    shape = (span.rows, *_IMAGE_COLUMNS[0].shape)
     return {
         "image_u1": rng.integers(0, 256, shape, dtype=np.uint8),
         "image_f4": rng.standard_normal(shape, dtype=np.float32),
     }
+
+
+def _draw_images(rng: np.random.Generator, span: Span) -> Arrays:
+    # Photographs in one respect: neighbours are alike, and the last bits are noise.
+    coarse = rng.random((span.rows, 3, 8, 8), dtype=np.float32)
+    smooth = np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3)
+    grey = (smooth * 224 + rng.integers(0, 32, smooth.shape)).astype(np.uint8)
+    return {"image_u1": grey, "image_f4": grey.astype(np.float32) / np.float32(255)}
 
 
 _SIGNALS_COLUMNS = (
@@ -187,21 +217,18 @@ _SIGNALS_COLUMNS = (
     Column("bg_label", (), "u1"),
     Column("guid", (), "str"),
 )
-_FLAT_COLUMNS = (Column("image_u1", (3, 64, 64), "u1"), Column("image_f4", (3, 64, 64), "f4"))
+_IMAGE_COLUMNS = (Column("image_u1", (3, 64, 64), "u1"), Column("image_f4", (3, 64, 64), "f4"))
+
+PIPELINES = ("none", "shuffle+gzip", "shuffle+lzf", "shuffle+zstd", "blosc", "lz4", "bitshuffle")
+"""The filter pipelines of `images`, each with 16 and with 128 rows a chunk."""
+
+_IMAGE_LAYOUTS = tuple(Layout(chunk_rows, pipeline) for pipeline in PIPELINES for chunk_rows in (16, 128))
 
 WORKLOADS: Mapping[str, Recipe] = MappingProxyType(
     {
-        "flat": Recipe(version=1, files=1, file_rows=2048, columns=_FLAT_COLUMNS, draw=_draw_flat),
-        "signals": Recipe(
-            version=1,
-            files=4,
-            file_rows=1000,
-            columns=_SIGNALS_COLUMNS,
-            draw=_draw_signals,
-            libver="latest",
-            row_chunks=True,
-            compression="lzf",
-        ),
+        "flat": Recipe(1, (Layout(),), 2048, _IMAGE_COLUMNS, _draw_flat),
+        "images": Recipe(1, _IMAGE_LAYOUTS, 2048, _IMAGE_COLUMNS, _draw_images, rows_per_write=128),
+        "signals": Recipe(1, (Layout(1, "lzf", "latest"),) * 4, 1000, _SIGNALS_COLUMNS, _draw_signals),
     }
 )
 """The workloads that there are, by name."""
@@ -240,7 +267,7 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
         raise OptionError(f"no workload {name!r}: expected one of {', '.join(sorted(WORKLOADS))}")
     recipe = WORKLOADS[name]
     file_rows = max(1, round(recipe.file_rows * size))
-    file_names = [f"{name}_{number}.h5" for number in range(recipe.files)]
+    file_names = [f"{name}_{number}.h5" for number in range(len(recipe.layouts))]
 
     def write(target: str) -> None:
         for number, file_name in enumerate(file_names):
@@ -249,7 +276,7 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
 
     made = cached_folder(folder, f"{name}-v{recipe.version}-size{size:g}-seed{seed}", write)
     paths = tuple(os.path.join(made, file_name) for file_name in file_names)
-    return Workload(name, paths, file_rows * recipe.files, recipe.columns)
+    return Workload(name, paths, file_rows * len(paths), recipe.columns, recipe.layouts)
 
 
 def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) -> str:
@@ -276,13 +303,14 @@ def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) ->
 
 
 def _write_file(path: str, recipe: Recipe, number: int, rows: int, rng: np.random.Generator) -> None:
-    with h5py.File(path, "w", libver=recipe.libver) as file:
+    layout = recipe.layouts[number]
+    with h5py.File(path, "w", libver=layout.libver) as file:
         datasets = {
-            column.name: file.create_dataset(column.name, **recipe.dataset_options(column, rows))
+            column.name: file.create_dataset(column.name, **layout.dataset_options(column, rows))
             for column in recipe.columns
         }
-        for first in range(0, rows, _ROWS_PER_WRITE):
-            span = Span(number, first, min(first + _ROWS_PER_WRITE, rows), rows)
+        for first in range(0, rows, recipe.rows_per_write):
+            span = Span(number, first, min(first + recipe.rows_per_write, rows), rows)
             for name, array in recipe.draw(rng, span).items():
                 datasets[name][span.first : span.stop] = array
     # Otherwise the kernel writes a gigabyte to the disk while the first turns are timed.

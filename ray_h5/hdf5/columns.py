@@ -118,12 +118,16 @@ class H5pyColumn:
 
     def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
         low, high = int(request.rows[0]), int(request.rows[-1]) + 1
+        place = int(request.places[0])
+        in_order = bool(np.all(np.diff(request.rows) == 1) and np.all(np.diff(request.places) == 1))
         try:
-            values = dataset[low:high]
+            if in_order and out.dtype == self.layout.stored_dtype and self.layout.kind == "number":
+                dataset.read_direct(out, np.s_[low:high], np.s_[place : place + high - low])
+            else:
+                out[request.places] = dataset[low:high][request.rows - low]
         except OSError as exc:
             where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
             if is_transient(exc):
                 raise TransientIOError(f"{where}: {exc}") from exc
             raise CorruptChunkError(f"{where}: h5py cannot read them, a chunk is damaged: {exc}") from exc
         worker.stats.h5py_reads += 1
-        out[request.places] = values[request.rows - low]
