@@ -119,9 +119,10 @@ class H5pyColumn:
     def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
         low, high = int(request.rows[0]), int(request.rows[-1]) + 1
         place = int(request.places[0])
-        in_order = bool(np.all(np.diff(request.rows) == 1) and np.all(np.diff(request.places) == 1))
+        in_order = np.all(np.diff(request.rows) == 1) and np.all(np.diff(request.places) == 1)
+        alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:]
         try:
-            if in_order and out.dtype == self.layout.stored_dtype and self.layout.kind == "number":
+            if in_order and alike and self.layout.kind == "number":
                 dataset.read_direct(out, np.s_[low:high], np.s_[place : place + high - low])
             else:
                 out[request.places] = dataset[low:high][request.rows - low]
