@@ -17,6 +17,7 @@ __all__ = [
     "OptionError",
     "PredicateError",
     "RayH5Error",
+    "ReadFailedError",
     "RowIndexError",
     "SchemaMismatchError",
     "StaleIndexError",
@@ -46,6 +47,10 @@ class NotReadableError(RayH5Error, PermissionError):
 
 class NotHDF5Error(RayH5Error, OSError):
     """A file is not HDF5, or is empty."""
+
+
+class ReadFailedError(RayH5Error, OSError):
+    """The operating system cannot read a file, for a reason that will not pass by itself."""
 
 
 class TruncatedFileError(RayH5Error, OSError):

@@ -34,8 +34,8 @@ from ray_h5.bench.baselines import (
 )
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.workloads import Workload, make_workload
+from ray_h5.hdf5.external import ExternalPolicy
 from ray_h5.hdf5.handles import forget, open_file
-from ray_h5.hdf5.parser import ExternalPolicy
 from ray_h5.hdf5.reader import RowReader
 
 if TYPE_CHECKING:

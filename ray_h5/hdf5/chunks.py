@@ -129,6 +129,7 @@ class _Checks:
         offsets = np.array([chunk.byte_offset for chunk in chunks], np.int64)[order]
         sizes = np.array([chunk.size for chunk in chunks], np.int64)[order]
         self._demand(bool(np.all(sizes > 0)), "a chunk of no bytes")
+        self._demand(bool(np.all(sizes < MAX_CHUNK_BYTES)), "a stored chunk of more than 4 GiB")
         by_offset = np.argsort(offsets)
         ends = (offsets + sizes)[by_offset]
         self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that lie over each other")
@@ -138,6 +139,8 @@ class _Checks:
     def _numbers(self, corners: list[tuple[int, ...]]) -> np.ndarray:
         grid = self.grid
         self._demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
+        strange = [corner for corner in corners if len(corner) != len(grid.shape)][:1]
+        self._demand(not strange, f"a chunk at {strange}, expected {len(grid.shape)} axes")
         at = np.array(corners, np.uint64).reshape(-1, len(grid.shape))
         size, length = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
         off_grid = np.flatnonzero(np.any((at % size != 0) | (at >= length), axis=1))

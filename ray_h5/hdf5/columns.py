@@ -120,9 +120,10 @@ class H5pyColumn:
         low, high = int(request.rows[0]), int(request.rows[-1]) + 1
         place = int(request.places[0])
         in_order = np.all(np.diff(request.rows) == 1) and np.all(np.diff(request.places) == 1)
-        alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:]
+        alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:] and out.flags.c_contiguous
         try:
             if in_order and alike and self.layout.kind == "number":
+                out[place : place + high - low] = 0  # libhdf5 may leave alone what was never written
                 dataset.read_direct(out, np.s_[low:high], np.s_[place : place + high - low])
             else:
                 out[request.places] = dataset[low:high][request.rows - low]

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 
 import h5py
 
-from ray_h5.errors import RayH5Error, StaleIndexError
+from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.chunks import build_chunk_index
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
+from ray_h5.hdf5.external import ExternalPolicy
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
-from ray_h5.hdf5.parser import ExternalPolicy, H5Tree, describe
+from ray_h5.hdf5.parser import H5Tree, describe
 from ray_h5.hdf5.source import LocalFile
 
 MAX_OPEN_FILES = 64
@@ -82,8 +83,21 @@ class OpenFile:
             return self._readers[name]
 
     def check_unchanged(self) -> None:
-        """Raise if the file is no longer in the state in which it was opened."""
+        """Raise if the file, or one that its values come from, is not in the state in which it was described."""
         check_identity(self.path, self.identity, self.source.identity())
+        for path, identity in self._sources():
+            if not os.path.exists(path):
+                # libhdf5 would fill in, and say nothing.
+                raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
+            check_identity(path, identity, FileIdentity.of(os.stat(path)))
+
+    def is_current(self) -> bool:
+        """Tell whether what is known of files behind links still holds."""
+        return all(os.path.exists(path) and FileIdentity.of(os.stat(path)) == known for path, known in self._sources())
+
+    def _sources(self) -> list[tuple[str, FileIdentity]]:
+        with self._lock:
+            return [source for column in self._columns.values() for source in column.sources]
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
@@ -139,7 +153,7 @@ class _Handles:
     def get(self, path: str, group: str, policy: ExternalPolicy) -> OpenFile:
         key = (path, FileIdentity.of(check_regular_file(path)), group, policy)
         with self._lock:
-            if key in self._open:
+            if key in self._open and self._open[key].is_current():
                 self._open.move_to_end(key)
                 return self._open[key]
         opened = OpenFile(path, group, policy)

@@ -82,6 +82,9 @@ class ColumnLayout:
         0-d array of `stored_dtype`: the value of rows that were never written.
     element : numpy.dtype, optional
         For arrays of varying length: dtype of their elements.
+    sources : tuple of (str, FileIdentity)
+        Other files that the values come from: behind external links, of a virtual dataset, or
+        external storage.
     direct : bool
         Whether this package decodes the bytes itself; otherwise h5py does.
     """
@@ -96,6 +99,7 @@ class ColumnLayout:
     offset: int | None = None
     fill: np.ndarray | None = None
     element: np.dtype | None = None
+    sources: tuple[tuple[str, FileIdentity], ...] = ()
     direct: bool = False
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from ray_h5.errors import (
     NotReadableError,
     OptionError,
     RayH5Error,
+    ReadFailedError,
     TransientIOError,
     TruncatedFileError,
     WriterActiveError,
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR})
 """Errors that network file systems give for a while and then give no more."""
 
+_NO_SUCH_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 _ERRNO = re.compile(r"errno = (\d+)")
@@ -50,20 +53,28 @@ def open_h5(path: str) -> h5py.File:
         try:
             return h5py.File(path, "r")
         except OSError as exc:
-            if "locking flag values" in str(exc):
-                # This process has it open already, with another locking mode: there are just two.
+            if "flag values don't match" in str(exc):
+                # This process has it open already, with another locking mode.
                 return _open_either_way(path)
             if _errno(exc) not in _NO_LOCKING_ERRNOS:
                 raise
-            logger.info("%s: the file system has no locks; opened without", path)
+            _say_once("%s: the file system has no locks; opened without", path)
             return h5py.File(path, "r", locking=False)
+
+
+@functools.lru_cache(maxsize=1024)
+def _say_once(message: str, path: str) -> None:
+    logger.info(message, path)
 
 
 def _open_either_way(path: str) -> h5py.File:
     try:
         return h5py.File(path, "r", locking=False)
     except OSError:
-        return h5py.File(path, "r", locking=True)
+        try:
+            return h5py.File(path, "r", locking=True)
+        except OSError:
+            return h5py.File(path, "r", locking="best-effort")
 
 
 def check_regular_file(path: str) -> os.stat_result:
@@ -86,15 +97,16 @@ def translated(path: str, doing: str = "opening") -> Iterator[None]:
         yield
     except RayH5Error:
         raise
-    except (OSError, KeyError, RuntimeError, ValueError) as exc:
-        raise _translate(exc, path, doing) from exc
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as exc:
+        raise translate(exc, path, doing) from exc
 
 
-def _translate(exc: Exception, path: str, doing: str) -> RayH5Error:
+def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
+    """Return the `RayH5Error` that names what an exception of the operating system or of h5py says."""
     text = " ".join(str(exc).split())
     code = _errno(exc)
-    if isinstance(exc, FileNotFoundError):
-        return NotFoundError(f"{path}: no such file")
+    if isinstance(exc, FileNotFoundError) or code in _NO_SUCH_FILE_ERRNOS:
+        return NotFoundError(f"{path}: no such file ({text})")
     if isinstance(exc, PermissionError):
         return NotReadableError(f"{path}: this process may not read it ({text})")
     if truncated := _TRUNCATED.search(text):
@@ -111,6 +123,8 @@ def _translate(exc: Exception, path: str, doing: str) -> RayH5Error:
         )
     if code in TRANSIENT_ERRNOS:
         return TransientIOError(f"{path}: {doing} failed: {text}")
+    if isinstance(exc, OSError) and exc.errno is not None:
+        return ReadFailedError(f"{path}: {doing} failed: {text}")
     return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
 
 

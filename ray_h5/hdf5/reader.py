@@ -21,11 +21,11 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import Job, ReadStats, run_jobs
+from ray_h5.hdf5.external import ExternalPolicy
 from ray_h5.hdf5.gather import RowRequest
 from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import is_transient
-from ray_h5.hdf5.parser import ExternalPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -232,9 +232,10 @@ class RowReader:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
         if self._held is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._held = open_file(self.path, self.group, self._policy)
+            opened = open_file(self.path, self.group, self._policy)
             if self._expect is not None:
-                check_identity(self.path, self._expect, self._held.identity)
+                check_identity(self.path, self._expect, opened.identity)
+            self._held = opened
         return self._held
 
     def _retrying(self, action: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ray_h5.errors import TruncatedFileError
 from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.opening import translate
 
 Buffer = memoryview
 """A writable, C-contiguous view of bytes."""
@@ -41,15 +42,21 @@ class LocalFile:
         self._fd = fd
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
-        done = os.preadv(self._fd, [buffer], offset)
+        done = self._read(offset, buffer)
         while done < len(buffer):
-            more = os.preadv(self._fd, [buffer[done:]], offset + done)
+            more = self._read(offset + done, buffer[done:])
             if more == 0:
                 raise TruncatedFileError(
                     f"{self._path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
                     f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
                 )
             done += more
+
+    def _read(self, offset: int, buffer: Buffer) -> int:
+        try:
+            return os.preadv(self._fd, [buffer], offset)
+        except OSError as exc:
+            raise translate(exc, self._path, f"reading {len(buffer)} bytes at offset {offset}") from exc
 
     def identity(self) -> FileIdentity:
         return FileIdentity.of(self.stat())

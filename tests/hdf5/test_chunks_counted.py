@@ -136,15 +136,25 @@ class TestUnallocated:
         np.testing.assert_array_equal(reader.read(["x"], [7, 0])["x"], by_h5py(tmp_path / "a.h5", "x", [7, 0]))
         assert reader.stats.chunks_decoded == 2
 
-    def test_a_column_that_may_not_be_filled(self, tmp_path):
-        # With fill time NEVER libhdf5 does not deliver the fill value; h5py's buffer holds zeros.
-        plist = plist_with((4,))
+    @pytest.mark.parametrize("rows", [slice(None), [15, 0, 5]], ids=str)
+    @pytest.mark.parametrize(
+        ("chunk", "steps"),
+        [((4,), ()), ((4,), (1,)), ((4,), (1, 1)), (None, ())],
+        ids=["ours", "ours, gzip", "h5py", "contiguous"],
+    )
+    def test_a_column_that_may_not_be_filled(self, tmp_path, chunk, steps, rows):
+        # With fill time NEVER libhdf5 leaves the buffer as it is: h5py's holds zeros, ours what it held before.
+        plist = plist_with(chunk, steps)
         plist.set_fill_value(np.array(7, "i4"))
         plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         with h5py.File(tmp_path / "a.h5", "w") as file:
-            dataset_with(file, "x", (16,), plist)[4:8] = 5
-        expected = by_h5py(tmp_path / "a.h5", "x")
-        np.testing.assert_array_equal(RowReader(tmp_path / "a.h5").read(["x"])["x"], expected)
+            dataset = dataset_with(file, "x", (16,), plist)
+            if chunk:
+                dataset[4:8] = 5
+        expected = by_h5py(tmp_path / "a.h5", "x", rows)
+        out = np.full(len(expected), 0x55555555, "i4")
+        RowReader(tmp_path / "a.h5").read_into({"x": out}, np.arange(16)[rows])
+        np.testing.assert_array_equal(out, expected)
 
 
 # A row of two pages is fetched alone; rows of a few bytes share the page they lie on.

@@ -87,9 +87,13 @@ PIPELINES = [
     (SHUFFLE, LZF, FLETCHER32),
     (FLETCHER32, SHUFFLE, LZF),
     (FLETCHER32, SHUFFLE, FLETCHER32, DEFLATE),
-    (SHUFFLE, FLETCHER32, SHUFFLE, FLETCHER32, DEFLATE),
 ]
-MASKED = [(steps, mask) for steps in PIPELINES for mask in range(1 << len(steps))]
+# libhdf5 writes no second shuffle; the decoder need not know.
+MASKED = [
+    (steps, mask)
+    for steps in [*PIPELINES, (SHUFFLE, FLETCHER32, SHUFFLE, FLETCHER32, DEFLATE)]
+    for mask in range(1 << len(steps))
+]
 
 
 @pytest.mark.parametrize("chunk", [(4, 6), (4, 3), (4, 8)], ids=["rows", "split", "larger"])
@@ -101,14 +105,13 @@ def test_every_mask_in_a_file(tmp_path, steps, chunk):
     values = np.arange(rows * 8, dtype="<i4").reshape(rows, 8) * 1_000_003
     with h5py.File(tmp_path / "a.h5", "w") as file:
         plist = plist_with(chunk, steps)
-        space = h5py.h5s.create_simple((rows, 6), (rows, h5py.h5s.UNLIMITED) if chunk[1] > 6 else (rows, 6))
+        space = h5py.h5s.create_simple((rows, 6), (h5py.h5s.UNLIMITED,) * 2 if chunk[1] > 6 else (rows, 6))
         dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, space, plist)
         for (i, mask), column in product(enumerate(masks), range(0, 6, chunk[1])):
             data = values[4 * i : 4 * i + 4, column : column + chunk[1]].tobytes()
             dataset.write_direct_chunk((4 * i, column), encode(data, steps, mask, 4), filter_mask=mask)
     reader = RowReader(tmp_path / "a.h5")
     order = np.random.default_rng(0).permutation(rows)
-    # Without an alternative for a chunk larger than the shape, h5py is the oracle of the oracle.
     assert_same(by_h5py(tmp_path / "a.h5", "x"), values[:, :6].copy())
     assert_same(reader.read(["x"])["x"], values[:, :6].copy())
     assert_same(reader.read(["x"], order)["x"], values[order, :6])
@@ -137,7 +140,7 @@ def test_no_filters_store_raw_whatever_the_mask():
 
 @pytest.mark.parametrize("with_shuffle", [False, True])
 def test_incompressible_lzf_sets_the_mask(tmp_path, with_shuffle):
-    values = random_rows((20, 50))
+    values = random_rows((21, 50))
     path = write(tmp_path / "a.h5", {"x": values}, chunks=(3, 50), compression="lzf", shuffle=with_shuffle)
     assert {chunk.filter_mask for chunk in stored_chunks(path, "x")} == {2 if with_shuffle else 1}
     assert_same(RowReader(path).read(["x"], slice(None, None, -1))["x"], values[::-1].copy())
@@ -159,8 +162,6 @@ def test_partial_chunks_may_be_unfiltered(tmp_path, steps, chunk, few_values):
     values = np.zeros((10, 6), "i4") if few_values else random_rows((10, 6), "i4")
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
         dataset_with(file, "x", (10, 6), partial_chunks_unfiltered(plist_with(chunk, steps)))[:] = values
-    partial = [chunk for chunk in stored_chunks(tmp_path / "a.h5", "x") if chunk.chunk_offset[0] + 4 > 10]
-    assert {chunk.filter_mask for chunk in partial if steps != (LZF,)} <= {0}
     reader = RowReader(tmp_path / "a.h5")
     assert_same(reader.read(["x"])["x"], values)
     assert_same(reader.read(["x"], [9, 0, 9])["x"], values[[9, 0, 9]])
@@ -208,28 +209,25 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize("chunk", [(4, 6), (4, 3)], ids=["rows", "split"])
+@pytest.mark.parametrize("width", [6, 12], ids=["rows", "split"])
 @pytest.mark.parametrize(("filters", "stored", "reason"), STORED, ids=lambda value: str(value)[:30])
-def test_damaged_chunk(tmp_path, filters, stored, reason, chunk):
-    values = random_rows((40, chunk[1] * 2 if chunk == (4, 3) else 6), "i4")
-    path = write(tmp_path / "a.h5", {"x": values, "y": values}, chunks=chunk, **FILTERS[filters])
-    if chunk == (4, 3):
-        # The same damage to chunks of half the size would be another one: make the column wider.
-        path = write(tmp_path / "b.h5", {"x": random_rows((40, 12), "i4")}, chunks=(4, 6), **FILTERS[filters])
-    with h5py.File(path, "r+") as file:
-        file["x"].id.write_direct_chunk((8, 0), stored)
-    damaged = next(each for each in stored_chunks(path, "x") if each.chunk_offset == (8, 0))
+def test_damaged_chunk(tmp_path, filters, stored, reason, width):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", (40, width), "i4", chunks=(4, 6), **FILTERS[filters])
+        dataset[:8] = dataset[12:] = 1
+        dataset.id.write_direct_chunk((8, 0), stored)
+    damaged = next(chunk for chunk in stored_chunks(path, "x") if chunk.chunk_offset == (8, 0))
     reader = RowReader(path)
     with pytest.raises(CorruptChunkError) as caught:
         reader.read(["x"], [0, 9, 39])
-    number = 2 if chunk == (4, 6) else 4
     begin, end = damaged.byte_offset, damaged.byte_offset + len(stored) - 1
     assert str(caught.value).startswith(
-        f"{path}: column 'x', chunk {number} (rows 8 to 11, bytes {begin} to {end} of the file): {reason}"
+        f"{path}: column 'x', chunk {2 * width // 6} (rows 8 to 11, bytes {begin} to {end} of the file): {reason}"
     )
     assert "restore it from a copy" in str(caught.value)
     # The rest stays readable, by the same reader.
-    assert len(reader.read(["x"], [7, 12, 39])["x"]) == 3
+    assert reader.read(["x"], [7, 12, 39])["x"].tolist() == [[1] * width] * 3
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -257,8 +255,8 @@ def test_damage_in_a_column_that_h5py_reads(tmp_path):
     names = np.array([b"%08d" % i for i in range(32)])
     path = write(tmp_path / "a.h5", {"s": names}, chunks=(8,), compression="gzip")
     overwrite(path, stored_chunks(path, "s")[1].byte_offset, b"????")
-    with pytest.raises(CorruptChunkError, match=rf"^{re.escape(path)}: column 's', .*rows 8 to 15"):
-        RowReader(path).read(["s"])
+    with pytest.raises(CorruptChunkError, match=rf"^{re.escape(path)}: column 's', .*rows 9 to 9\b"):
+        RowReader(path).read(["s"], [9])
     assert_same(RowReader(path).read(["s"], [0, 7, 16])["s"], names[[0, 7, 16]])
 
 
@@ -281,7 +279,7 @@ def test_short_chunk_in_a_column_that_h5py_reads(tmp_path, filters, stored):
     type_id = h5py.h5t.STD_I64LE if filters == "gzip twice" else h5py.h5t.py_create(np.dtype("S8"))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         dataset = dataset_with(file, "s", (32,), plist_with((8,), steps), type_id)
-        dataset[:] = np.arange(32) if filters == "gzip twice" else [b"%08d" % i for i in range(32)]
+        dataset[:8] = dataset[16:] = 1 if filters == "gzip twice" else b"12345678"
         dataset.id.write_direct_chunk((8,), stored)
     child = run_python(
         "import sys\n"
@@ -461,7 +459,7 @@ def test_compressors_fill_their_output_or_raise(codec, packed):
 
 
 @pytest.mark.parametrize("steps", [(DEFLATE,), (LZF,), (SHUFFLE, DEFLATE), (SHUFFLE, LZF, FLETCHER32)], ids=str)
-def test_noise_never_decodes_out_of_bounds(tmp_path, steps):
+def test_noise_never_decodes_out_of_bounds(steps):
     rng = np.random.default_rng(0)
     guard = np.full(300, 0xAB, "u1")
     decoder = ChunkDecoder(pipeline(*steps), 100)

@@ -1,0 +1,84 @@
+"""What lies outside a file: which of it may be read, and where libhdf5 would look for it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ray_h5.errors import ExternalDataError, MissingSourceError
+
+PathLike = str | os.PathLike[str]
+
+# libhdf5 looks there first, whatever the file says.
+_REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX")
+_MAX_NUMBERED = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPolicy:
+    """Which files outside the opened one may be read: those below `roots`."""
+
+    roots: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
+        given = [allow_external] if isinstance(allow_external, (str, os.PathLike)) else allow_external
+        return cls(tuple(os.path.realpath(os.fspath(root)) for root in given))
+
+    def admit(self, name: str, *, source: str, home: str, where: str) -> str:
+        """Return the real path of a file that another one refers to.
+
+        Parameters
+        ----------
+        name : str
+            The file, as it is referred to.
+        source : str
+            The file that refers to it; relative names start at its folder.
+        home : str
+            The file that was opened first: what leads back to it leads nowhere else.
+        where : str
+            What refers to it, for messages.
+
+        Raises
+        ------
+        ExternalDataError
+            If it lies outside the roots.
+        MissingSourceError
+            If it does not exist. libhdf5 would fill in for it, and say nothing.
+        """
+        for variable in _REDIRECTIONS:
+            if os.environ.get(variable):
+                raise ExternalDataError(
+                    f"{home}: {where} leads to {name}, but {variable} tells libhdf5 to look elsewhere; unset it"
+                )
+        path = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(source)), name))
+        if path != os.path.realpath(home) and not any(os.path.commonpath([root, path]) == root for root in self.roots):
+            raise ExternalDataError(
+                f"{home}: {where} leads to {path}, which is outside allow_external={list(self.roots)}. If you "
+                f"trust it, pass allow_external=[{os.path.dirname(path)!r}]."
+            )
+        if not os.path.exists(path):
+            raise MissingSourceError(f"{home}: {where} leads to {path}, which does not exist")
+        return path
+
+
+def numbered_names(file_name: str, dataset_name: str, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the sources that a mapping of a virtual dataset stands for.
+
+    ``%b`` stands for the number of a block: libhdf5 counts up for as long as there is such a file
+    (H5Pset_virtual). ``%%`` stands for a percent sign, and names without a ``%`` for themselves.
+    """
+    if "%b" not in (file_name + dataset_name).replace("%%", ""):
+        yield file_name.replace("%%", "%"), dataset_name.replace("%%", "%")
+        return
+    for number in itertools.islice(itertools.count(), _MAX_NUMBERED):
+        file, dataset = (_numbered(name, number) for name in (file_name, dataset_name))
+        if number and (file == file_name or not os.path.lexists(os.path.join(folder, file))):
+            return
+        yield file, dataset
+
+
+def _numbered(name: str, number: int) -> str:
+    return "%".join(part.replace("%b", str(number)) for part in name.split("%%"))

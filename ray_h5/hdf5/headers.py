@@ -1,0 +1,131 @@
+"""The header of one dataset -> ColumnLayout."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
+from ray_h5.hdf5.codecs import decodes
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Kind, Storage
+from ray_h5.hdf5.types import kind_of, plain_dtype, split_array
+
+_FILTER_NAMES = {
+    1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset",
+    32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2",
+}  # fmt: skip
+
+
+def describe_column(
+    dataset: h5py.Dataset, name: str, *, path: str, at_home: bool, sources: tuple[tuple[str, FileIdentity], ...]
+) -> ColumnLayout:
+    """Describe a dataset as a column.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The open dataset.
+    name : str
+        Name of the column.
+    path : str
+        The file that was opened, for messages.
+    at_home : bool
+        Whether the dataset is stored in that file and not behind an external link.
+    sources : tuple of (str, FileIdentity)
+        The other files that its values come from.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If it cannot be read as rows.
+    CodecUnavailableError
+        If nothing here decodes its chunks.
+    """
+    where = f"{path}: column {name!r}"
+    if dataset.shape is None or dataset.ndim == 0:
+        found = "an empty (null) dataspace" if dataset.shape is None else "a single value"
+        raise UnsupportedColumnError(f"{where} has {found}; a column needs a first axis of rows")
+    try:
+        element, array_shape = split_array(dataset.dtype)
+    except TypeError as exc:
+        raise UnsupportedColumnError(f"{where} has a type that numpy lacks: {exc}") from exc
+    kind = kind_of(element, where)
+    pipeline = _pipeline(dataset)
+    storage = _storage(dataset)
+    direct = at_home and _is_direct(dataset, kind, storage, pipeline)
+    if not direct:
+        _check_codecs(pipeline, where)
+    return ColumnLayout(
+        name=name,
+        kind=kind,
+        shape=tuple(int(n) for n in (*dataset.shape, *array_shape)),
+        stored_dtype=plain_dtype(element),
+        storage=storage,
+        chunk_shape=dataset.chunks,
+        pipeline=pipeline,
+        offset=dataset.id.get_offset() if storage == "contiguous" else None,
+        fill=_fill(dataset) if direct else None,
+        element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+        sources=sources,
+        direct=direct,
+    )
+
+
+def _fill(dataset: h5py.Dataset) -> np.ndarray:
+    dtype = plain_dtype(dataset.dtype)
+    if dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+        # libhdf5 then leaves what was never written as it is in the caller's buffer: h5py's is zero.
+        return np.zeros((), dtype)
+    return np.asarray(dataset.fillvalue, dtype=dtype)
+
+
+def _storage(dataset: h5py.Dataset) -> Storage:
+    if dataset.is_virtual:
+        return "virtual"
+    if dataset.external:
+        return "external"
+    layouts = {h5py.h5d.CHUNKED: "chunked", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.COMPACT: "compact"}
+    return cast("Storage", layouts[dataset.id.get_create_plist().get_layout()])
+
+
+def _pipeline(dataset: h5py.Dataset) -> FilterPipeline:
+    plist = dataset.id.get_create_plist()
+    steps = []
+    for i in range(plist.get_nfilters()):
+        filter_id, _, client_data, name = plist.get_filter(i)
+        shown = _FILTER_NAMES.get(filter_id) or name.decode("ascii", "replace") or f"filter {filter_id}"
+        steps.append(FilterStep(filter_id, shown, tuple(int(v) for v in client_data)))
+    return FilterPipeline(tuple(steps))
+
+
+def _is_direct(dataset: h5py.Dataset, kind: Kind, storage: Storage, pipeline: FilterPipeline) -> bool:
+    # Offsets under a user block differ between versions of libhdf5.
+    if kind not in {"number", "bool"} or dataset.dtype.subdtype or dataset.file.userblock_size:
+        return False
+    stored_as_numpy_has_it = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
+    if not stored_as_numpy_has_it:
+        return False
+    if storage == "contiguous":
+        # No offset: nothing was ever written, all rows are the fill value.
+        return dataset.id.get_offset() is not None
+    return storage == "chunked" and decodes(pipeline) and _lists_its_chunks(dataset)
+
+
+def _lists_its_chunks(dataset: h5py.Dataset) -> bool:
+    # Where one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
+    # array with that axis in front, and lists them under the coordinates of another chunk.
+    growing = [axis for axis, length in enumerate(dataset.maxshape) if length is None]
+    return len(growing) != 1 or growing == [0]
+
+
+def _check_codecs(pipeline: FilterPipeline, where: str) -> None:
+    if any(step.id > 255 for step in pipeline.steps):
+        import hdf5plugin  # noqa: F401  registers its filters with libhdf5
+    for step in pipeline.steps:
+        if not h5py.h5z.filter_avail(step.id):
+            raise CodecUnavailableError(
+                f"{where} was written with filter {step.id} ({step.name}), which neither ray_h5, h5py nor "
+                "hdf5plugin decodes here. Install the HDF5 plugin of that filter and point HDF5_PLUGIN_PATH to it."
+            )

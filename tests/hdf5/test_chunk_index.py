@@ -1,0 +1,335 @@
+"""Where chunks lie: what libhdf5 says is believed only as far as it can be true."""
+
+import re
+import struct
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, stored_chunks, write
+
+from ray_h5.errors import CorruptChunkError, CorruptFileError
+from ray_h5.hdf5.chunks import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid, build_chunk_index
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.reader import RowReader
+
+# Made-up lists -----------------------------------------------------------------------------------
+
+FILE_BYTES = 10_000
+
+
+def layout(shape=(10, 6), chunk_shape=(4, 3), dtype="<i4"):
+    return ColumnLayout("x", "number", shape, np.dtype(dtype), "chunked", chunk_shape)
+
+
+def chunk(corner, offset, size=48, mask=0):
+    return h5py.h5d.StoreInfo(corner, mask, offset, size)
+
+
+def index_of(chunks, described=None, file_bytes=FILE_BYTES):
+    def chunk_iter(callback):
+        for each in chunks:
+            assert callback(each) is None, "any other answer ends the listing"
+
+    dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter))
+    return build_chunk_index(dataset, described or layout(), "a.h5", file_bytes)
+
+
+GOOD = [chunk((0, 0), 1000), chunk((0, 3), 1048), chunk((8, 3), 5000, 10, 2)]
+HUGE = 2**64 - 1
+
+BAD = {
+    "not aligned along the rows": ([chunk((2, 0), 1000)], r"a chunk at \(2, 0\), where no chunk of \(4, 3\)"),
+    "not aligned along a later axis": ([chunk((4, 1), 1000)], r"a chunk at \(4, 1\)"),
+    "below the last row": ([chunk((12, 0), 1000)], r"a chunk at \(12, 0\)"),
+    "beyond a later axis": ([chunk((0, 6), 1000)], r"a chunk at \(0, 6\)"),
+    "far beyond": ([chunk((2**63, 0), 1000)], "a chunk at"),
+    "the second one": ([*GOOD, chunk((0, 4), 3000)], r"a chunk at \(0, 4\)"),
+    "too few axes": ([chunk((0,), 1000), chunk((3,), 2000)], "axes|a chunk at"),
+    "too many axes": ([chunk((0, 3, 4), 1000), chunk((0, 4, 3), 2000)], "axes|a chunk at"),
+    "listed twice": ([*GOOD, chunk((0, 3), 3000)], "listed twice"),
+    "no bytes": ([*GOOD, chunk((4, 0), 3000, 0)], "no bytes"),
+    "past the end of the file": (
+        [*GOOD, chunk((4, 0), 9990, 11)],
+        "11 bytes at offset 9990, past the file's end at 10000",
+    ),
+    "begins behind the end of the file": ([chunk((0, 0), 10_001, 5)], "past the file's end"),
+    "an offset near the last possible": ([chunk((0, 0), HUGE - 1)], "past the file's end"),
+    "an offset that wraps around with its size": ([chunk((0, 0), HUGE - 10, 48)], "past the file's end"),
+    "a size near the largest possible": ([*GOOD, chunk((4, 0), 3000, HUGE)], "past the file's end"),
+    "over another one": ([*GOOD, chunk((4, 0), 1047)], "over each other"),
+    "over another one, but listed first": ([chunk((4, 0), 1047), *GOOD], "over each other"),
+    "inside another one": ([chunk((0, 0), 1000, 500), chunk((0, 3), 1100, 10)], "over each other"),
+    "at the place of another one": ([chunk((0, 0), 1000), chunk((0, 3), 1000)], "over each other"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_lists_that_cannot_be_true(why):
+    chunks, message = BAD[why]
+    with pytest.raises(CorruptFileError, match=rf"^a\.h5: column 'x': its chunk index is damaged: found .*({message})"):
+        index_of(chunks)
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (layout((2**40,), (2**32,)), "a chunk of 17179869184 bytes"),
+        (layout((2**40,), (MAX_CHUNK_BYTES // 4,)), "a chunk of 4294967296 bytes"),
+        (layout((2**62, 2**62), (1, 1)), "more chunks than can be numbered"),
+        (layout((2**32, 2**32), (1, 1)), "more chunks than can be numbered"),
+    ],
+)
+def test_columns_that_cannot_be_true(described, message):
+    with pytest.raises(CorruptFileError, match=message):
+        index_of([], described)
+
+
+def test_stored_size_is_bounded():
+    # No filter makes a chunk of 48 bytes larger than HDF5's own limit for any chunk.
+    with pytest.raises(CorruptFileError, match="chunk index is damaged"):
+        index_of([chunk((0, 0), 1000, MAX_CHUNK_BYTES + 1)], file_bytes=2**40)
+
+
+def test_lists_that_can_be_true():
+    index = index_of(reversed(GOOD))
+    assert index.numbers.tolist() == [0, 1, 5]
+    assert index.offsets.tolist() == [1000, 1048, 5000]
+    assert index.sizes.tolist() == [48, 48, 10]
+    assert index.masks.tolist() == [0, 0, 2]
+    assert (index.numbers.dtype, index.offsets.dtype, index.masks.dtype) == ("i8", "i8", "u4")
+
+
+def test_a_chunk_may_end_where_the_file_ends():
+    assert index_of([chunk((0, 0), FILE_BYTES - 48)]).offsets.tolist() == [FILE_BYTES - 48]
+
+
+def test_unallocated_chunks_are_left_out_whatever_else_they_say():
+    index = index_of([chunk((4, 0), None, 0, 0xDEADBEEF), *GOOD, chunk((4, 3), None, HUGE)])
+    assert index.numbers.tolist() == [0, 1, 5]
+
+
+def test_locate():
+    offsets, sizes, masks = index_of(GOOD).locate(np.array([5, 2, 0, 5, 100]))
+    assert offsets.tolist() == [5000, UNALLOCATED, 1000, 5000, UNALLOCATED]
+    assert (sizes[[0, 2, 3]].tolist(), masks[[0, 2, 3]].tolist()) == ([10, 48, 10], [2, 0, 2])
+
+
+def test_locate_where_there_is_nothing():
+    offsets, sizes, masks = index_of([]).locate(np.array([0, 7]))
+    assert (offsets.tolist(), sizes.tolist(), masks.tolist()) == ([UNALLOCATED] * 2, [0, 0], [0, 0])
+    assert masks.dtype == np.uint32
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunk_shape", "counts", "per_row"),
+    [
+        ((10,), (4,), (3,), 1),
+        ((8, 6), (4, 6), (2, 1), 1),
+        ((10, 6), (4, 4), (3, 2), 2),
+        ((10, 6, 5), (4, 4, 1), (3, 2, 5), 10),
+        ((3, 2), (4, 8), (1, 1), 1),
+        ((0, 6), (4, 4), (0, 2), 2),
+    ],
+)
+def test_grid(shape, chunk_shape, counts, per_row):
+    grid = ChunkGrid(shape, chunk_shape)
+    assert (grid.counts, grid.per_row, grid.chunk_rows) == (counts, per_row, chunk_shape[0])
+    seen = np.zeros(shape, int)
+    for number in range(int(np.prod(counts))):
+        first = grid.first_row(number)
+        seen[(slice(first, first + grid.chunk_rows), *grid.slices(number))] += 1
+    assert np.all(seen == 1), "the chunks part the column"
+
+
+# Real indexes ------------------------------------------------------------------------------------
+
+ANY = h5py.h5s.UNLIMITED
+
+# kind, signature in the file, libver, shape, largest shape, chunk, early allocation
+KINDS = [
+    ("single chunk", None, "latest", (10, 6), (10, 6), (10, 6), False),
+    ("implicit", None, "latest", (10, 6), (10, 6), (4, 3), True),
+    ("fixed array", b"FAHD", "latest", (10, 6), (10, 6), (4, 3), False),
+    ("fixed array, may grow", b"FAHD", "latest", (10, 6), (30, 20), (4, 3), False),
+    ("fixed array, one chunk larger than the column", b"FAHD", "latest", (3, 2), (10, 6), (10, 6), False),
+    ("fixed array, paged", b"FADB", "latest", (1500, 2), (1500, 2), (1, 2), False),
+    ("extensible array", b"EAHD", "latest", (10, 6), (ANY, 6), (4, 3), False),
+    ("extensible array, later axis may grow", b"EAHD", "latest", (10, 6), (ANY, 20), (4, 3), False),
+    ("extensible array, super blocks", b"EASB", "latest", (1500, 2), (ANY, 2), (1, 2), False),
+    ("extensible array, along a later axis", b"EAHD", "latest", (10, 6), (10, ANY), (4, 3), False),
+    ("extensible array, along a middle axis", b"EAHD", "latest", (6, 4, 4), (6, ANY, 4), (2, 3, 2), False),
+    ("B-tree, version 2", b"BTHD", "latest", (10, 6), (ANY, ANY), (4, 3), False),
+    ("B-tree, version 2, two levels", b"BTIN", "latest", (1500, 2), (ANY, ANY), (1, 2), False),
+    ("B-tree, version 1", b"TREE", "earliest", (10, 6), (10, 6), (4, 3), False),
+    ("B-tree, version 1, may grow", b"TREE", "earliest", (10, 6), (ANY, ANY), (4, 3), False),
+    ("B-tree, version 1, along a later axis", b"TREE", "earliest", (10, 6), (10, ANY), (4, 3), False),
+    ("B-tree, version 1, two levels", b"TREE", "earliest", (1500, 2), (1500, 2), (1, 2), False),
+]  # fmt: skip
+
+
+# Filtered chunks differ in size, so no implicit index finds them.
+FILTERED = [(kind, steps) for kind in KINDS for steps in [(), (2, 1, 3)] if not (steps and kind[0] == "implicit")]
+
+
+@pytest.mark.parametrize("written", ["all", "left columns", "top rows", "corner", "none"])
+@pytest.mark.parametrize(
+    ("kind", "steps"), FILTERED, ids=[f"{kind[0]}, {len(steps)} filters" for kind, steps in FILTERED]
+)
+def test_every_kind_of_index(tmp_path, kind, steps, written):
+    _, signature, libver, shape, largest, chunk_shape, early = kind
+    values = np.arange(np.prod(shape), dtype="<i4").reshape(shape) * 1_000_003
+    plist = plist_with(chunk_shape, steps)
+    plist.set_fill_value(np.array(-5, "i4"))
+    if early:
+        plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    with h5py.File(tmp_path / "a.h5", "w", libver=libver) as file:
+        space = h5py.h5s.create_simple(shape, largest)
+        dataset = h5py.Dataset(h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, space, plist))
+        part = {
+            "all": np.s_[:], "left columns": np.s_[:, : shape[1] // 2], "top rows": np.s_[: shape[0] // 2],
+            "corner": np.s_[shape[0] // 2 :, shape[1] // 2 :], "none": None,
+        }[written]  # fmt: skip
+        if part is not None:
+            dataset[part] = values[part]
+    if written == "all":
+        stored = Path(tmp_path / "a.h5").read_bytes()
+        assert signature is None or signature in stored
+        assert signature or not re.search(b"FAHD|EAHD|BTHD|TREE", stored)
+    reader = RowReader(tmp_path / "a.h5", threads=2)
+    assert_same(reader.read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
+    rows = np.random.default_rng(0).permutation(shape[0])[:50]
+    assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("largest", [(ANY, ANY), (ANY, 6)])
+@pytest.mark.parametrize("shape", [(3, 6), (30, 6), (0, 6)])
+def test_columns_that_were_resized(tmp_path, libver, largest, shape):
+    with h5py.File(tmp_path / "a.h5", "w", libver=libver) as file:
+        maxshape = tuple(None if n == ANY else n for n in largest)
+        dataset = file.create_dataset("x", (10, 6), "i4", maxshape=maxshape, chunks=(4, 3), fillvalue=3)
+        dataset[:] = np.arange(60).reshape(10, 6)
+        dataset.resize(shape)
+    assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
+
+
+def test_paged_file_space(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w", fs_strategy="page", fs_page_size=4096, libver="latest") as file:
+        file.create_dataset("x", data=np.arange(5000).reshape(50, 100), chunks=(7, 100), compression="gzip")
+    assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}])
+def test_rows_without_end_take_no_memory(tmp_path, libver, filters):
+    rows = 2**62
+    with h5py.File(tmp_path / "a.h5", "w", libver=libver) as file:
+        dataset = file.create_dataset("x", (rows,), "i4", chunks=(1024,), maxshape=(None,), fillvalue=7, **filters)
+        dataset[5:7] = 1
+    assert (tmp_path / "a.h5").stat().st_size < 20_000
+    tracemalloc.start()
+    try:
+        reader = RowReader(tmp_path / "a.h5")
+        assert reader.num_rows == rows
+        found = reader.read(["x"], [rows - 1, 6, 2**40, 0])["x"]
+        assert reader.read(["x"], slice(rows - 3, None))["x"].tolist() == [7, 7, 7]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == [7, 1, 7, 7]
+
+
+def test_contiguous_rows_without_end_take_no_memory(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (2**60,), "i4")
+    reader = RowReader(tmp_path / "a.h5")
+    assert reader.read(["x"], [2**60 - 1, 0])["x"].tolist() == [0, 0]
+
+
+# Damaged ones ------------------------------------------------------------------------------------
+# B-trees of version 1 carry no checksum: libhdf5 believes whatever they say.
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Write a column of five chunks, and return its path and where each key of its B-tree lies.
+
+    A key is the stored size (4 bytes), the filter mask (4) and the corner with one axis more
+    (8 each); behind it comes the address of the chunk.
+    """
+    path = write(
+        tmp_path / "a.h5", {"x": np.arange(200).reshape(20, 10)}, "earliest", chunks=(4, 10), compression="gzip"
+    )
+    data = Path(path).read_bytes()
+    keys = []
+    for each in stored_chunks(path, "x"):
+        key = struct.pack("<IIQQQ", each.size, 0, *each.chunk_offset, 0) + struct.pack("<Q", each.byte_offset)
+        assert data.count(key) == 1
+        keys.append(data.index(key))
+    return path, keys
+
+
+def test_the_key_is_where_it_is_thought_to_be(tree):
+    path, _ = tree
+    assert_same(RowReader(path).read(["x"])["x"], np.arange(200).reshape(20, 10))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (32, struct.pack("<Q", 2**40), "past the file's end"),
+        (32, struct.pack("<Q", 10), None),
+        (0, struct.pack("<I", 2**31), "past the file's end"),
+        (0, struct.pack("<I", 0), "no bytes"),
+        (8, struct.pack("<Q", 10), None),
+    ],
+    ids=["address past the end", "address of something else", "size past the end", "size zero", "corner off the grid"],
+)
+def test_damaged_tree(tree, at, value, message):
+    path, keys = tree
+    overwrite(path, keys[2] + at, value)
+    with pytest.raises((CorruptFileError, CorruptChunkError)) as caught:
+        RowReader(path).read(["x"])
+    assert path in str(caught.value)
+    assert "column 'x'" in str(caught.value)
+    if message:
+        assert type(caught.value) is CorruptFileError
+        assert caught.match(message)
+
+
+def test_two_chunks_at_one_place(tree):
+    path, keys = tree
+    with open(path, "rb") as file:
+        file.seek(keys[1] + 32)
+        address = file.read(8)
+    overwrite(path, keys[3] + 32, address)
+    with pytest.raises(CorruptFileError, match="over each other"):
+        RowReader(path).read(["x"], [0])
+
+
+def test_damaged_checksummed_index(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": np.arange(100), "y": np.arange(100)}, "latest", chunks=(4,))
+    data = Path(path).read_bytes()
+    overwrite(path, data.index(b"FADB") + 30, b"\xff\xff")
+    reader = RowReader(path)
+    with pytest.raises(CorruptFileError, match=r"a\.h5: reading the chunk index of column 'x' failed"):
+        reader.read(["x"], [0])
+    assert reader.read(["y"], [99])["y"].tolist() == [99]
+
+
+def test_plist_of_the_column_is_what_the_layout_says(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset_with(file, "x", (10, 6), plist_with((4, 3), (2, 1, 3)))
+    column = RowReader(tmp_path / "a.h5").columns["x"]
+    assert (column.shape, column.chunk_shape, column.num_rows, column.row_shape) == ((10, 6), (4, 3), 10, (6,))
+    assert [(step.id, step.name) for step in column.pipeline.steps] == [
+        (2, "shuffle"),
+        (1, "deflate"),
+        (3, "fletcher32"),
+    ]
+    assert column.pipeline.steps[0].client_data == (4,)
+    assert (column.storage, column.direct, column.kind, str(column.dtype)) == ("chunked", True, "number", "int32")

@@ -1,0 +1,464 @@
+"""Readers and their files: processes, threads, the cache, and the rows that can be asked for."""
+
+import gc
+import os
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import h5py
+import numpy as np
+import pytest
+from h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
+
+from ray_h5.errors import NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
+from ray_h5.hdf5 import handles
+from ray_h5.hdf5.reader import ReadStats, RowReader
+
+VALUES = random_rows((40, 30), "i4")
+NAMES = np.array([f"row {i}".encode() for i in range(40)], object)
+STORAGES = {
+    "gzip": {"chunks": (4, 30), "compression": "gzip"},
+    "raw": {"chunks": (4, 30)},
+    "contiguous": {},
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Write a file with one column that we decode and one that h5py reads."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=VALUES, **STORAGES["gzip"])
+        file.create_dataset("s", data=NAMES)
+    return str(tmp_path / "a.h5")
+
+
+@pytest.fixture
+def empty_cache(monkeypatch):
+    monkeypatch.setattr(handles, "_handles", handles._Handles())
+
+
+def replace(path, values):
+    os.replace(write(path + ".new", {"x": values, "s": NAMES}), path)
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_fork(path, threads):
+    reader = RowReader(path, threads=threads)
+    first = reader.read(["x", "s"], [3, 1])
+    held = reader._held
+    rows = list(range(39, -1, -1))
+    found = in_fork(lambda: (reader.read(["x", "s"], rows), reader._held is held))
+    assert_same(found[0]["x"], VALUES[rows])
+    assert_same(found[0]["s"], NAMES[rows])
+    assert not found[1], "the child has handles of its own"
+    # The parent goes on with its own.
+    assert reader._held is held
+    assert_same(reader.read(["x"], [3, 1])["x"], first["x"])
+
+
+def test_fork_while_the_parent_reads_on(path):
+    reader = RowReader(path)
+    reader.read(["x"])
+    stop, wrong = threading.Event(), []
+
+    def check(i):
+        if not np.array_equal(reader.read(["x"], [i % 40])["x"], VALUES[[i % 40]]):
+            wrong.append(i)
+
+    def read_on():
+        i = 0
+        while not stop.is_set():
+            check(i := i + 1)
+
+    thread = threading.Thread(target=read_on)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert in_fork(lambda: [check(i) for i in range(200)] and wrong) == []
+    finally:
+        stop.set()
+        thread.join()
+    assert wrong == []
+
+
+def test_fork_does_not_wait_for_locks_of_the_parent(path):
+    reader = RowReader(path)
+    reader.read(["x"])
+    held = reader._held
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with held._lock, handles._handles._lock:
+            locked.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait(20)
+    try:
+        found = in_fork(lambda: (reader.read(["x"], [5])["x"], RowReader(path).read(["s"], [5])["s"]))
+    finally:
+        done.set()
+        thread.join()
+    assert_same(found[0], VALUES[[5]])
+    assert_same(found[1], NAMES[[5]])
+
+
+def test_fork_of_a_fork(path):
+    reader = RowReader(path)
+    reader.read(["x"], [0])
+    assert_same(in_fork(lambda: in_fork(lambda: reader.read(["x"], [7])["x"])), VALUES[[7]])
+
+
+def test_a_child_that_ends_leaves_the_parent_its_descriptors(path):
+    reader = RowReader(path)
+    reader.read(["x"])
+    in_fork(lambda: [reader.close(), gc.collect()])
+    assert_same(reader.read(["x"])["x"], VALUES)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_pickle(path, read_before):
+    reader = RowReader(path, threads=2, group="/")
+    if read_before:
+        reader.read(["x", "s"])
+    copy = pickle.loads(pickle.dumps(reader))
+    assert repr(copy) == repr(reader)
+    found = copy.read(["x", "s"], [39, 0])
+    assert_same(found["x"], VALUES[[39, 0]])
+    assert_same(found["s"], NAMES[[39, 0]])
+
+
+def test_pickle_into_a_new_interpreter(path, tmp_path):
+    reader = RowReader(path, expect=RowReader(path).identity)
+    (tmp_path / "reader.pickle").write_bytes(pickle.dumps(reader))
+    child = run_python(
+        "import pickle, sys\n"
+        "reader = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(reader.read(['x'], [7, 3])['x'].tobytes().hex())",
+        str(tmp_path / "reader.pickle"),
+    )
+    assert child.returncode == 0, child.stderr
+    assert bytes.fromhex(child.stdout) == VALUES[[7, 3]].tobytes()
+
+
+def test_pickled_reader_remembers_what_it_expects(path):
+    pickled = pickle.dumps(RowReader(path, expect=RowReader(path).identity))
+    replace(path, VALUES + 1)
+    copy = pickle.loads(pickled)
+    for look in (lambda: copy.read(["x"]), lambda: copy.read(["x"]), lambda: copy.columns, lambda: copy.identity):
+        with pytest.raises(StaleIndexError, match="the file changed between planning and reading"):
+            look()
+
+
+def test_forked_reader_remembers_what_it_expects(path):
+    reader = RowReader(path, expect=RowReader(path).identity)
+    reader.read(["x"])
+
+    def child():
+        replace(path, VALUES + 1)
+        found = []
+        for _ in range(2):
+            try:
+                found.append(reader.read(["x"])["x"])
+            except StaleIndexError as exc:
+                found.append(type(exc).__name__)
+        return found
+
+    assert in_fork(child) == ["StaleIndexError"] * 2
+
+
+def test_pickled_reader_of_a_file_that_is_gone(path):
+    pickled = pickle.dumps(RowReader(path))
+    os.unlink(path)
+    with pytest.raises(NotFoundError, match=r"a\.h5: no such file"):
+        pickle.loads(pickled).read(["x"])
+
+
+def test_layouts_pickle_and_compare(path):
+    reader = RowReader(path)
+    columns = pickle.loads(pickle.dumps(reader.columns))
+    assert repr(columns) == repr(reader.columns)
+    assert pickle.loads(pickle.dumps(reader.identity)) == reader.identity
+    assert {columns["x"].pipeline: 1}[reader.columns["x"].pipeline] == 1
+
+
+# The cache ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_no_more_files_stay_open_than_said(tmp_path):
+    most = handles.MAX_OPEN_FILES
+    paths = [
+        write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}, **STORAGES["contiguous"]) for i in range(most + 20)
+    ]
+    gc.collect()
+    before = open_descriptors()
+    for i, path in enumerate(paths):
+        with RowReader(path) as reader:
+            assert reader.read(["x"])["x"].tolist() == [i, i + 1, i + 2, i + 3]
+    del reader
+    gc.collect()
+    assert open_descriptors() - before == most
+    assert len(handles._handles._open) == most
+    # Those that were let go of are opened again.
+    for i in (0, 5, most + 19):
+        assert RowReader(paths[i]).read(["x"], [0])["x"].tolist() == [i]
+    gc.collect()
+    assert open_descriptors() - before == most
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_files_used_last_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(handles, "MAX_OPEN_FILES", 3)
+    paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(4)}) for i in range(4)]
+    first = RowReader(paths[0])._held
+    for path in (paths[1], paths[2], paths[0], paths[3]):
+        RowReader(path)
+    assert RowReader(paths[0])._held is first
+    assert {key[0] for key in handles._handles._open} == {paths[0], paths[2], paths[3]}
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(handles, "MAX_OPEN_FILES", 2)
+    paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
+    readers = [RowReader(path) for path in paths]
+    for i, reader in enumerate(readers * 2):
+        assert reader.read(["x"], [1])["x"].tolist() == [i % 6 + 1]
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_second_reader_opens_nothing(path, monkeypatch):
+    RowReader(path).read(["x"])
+    opened = []
+    monkeypatch.setattr(handles, "open_h5", opened.append)
+    second = RowReader(path)
+    assert_same(second.read(["x"])["x"], VALUES)
+    assert opened == []
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_reading_leaves_no_descriptor_behind(path):
+    reader = RowReader(path)
+    reader.read(["x", "s"])
+    gc.collect()
+    before = open_descriptors()
+    for _ in range(20):
+        reader.read(["x", "s"], [1])
+        assert set(reader.columns) == {"x", "s"}
+        with pytest.raises(RayH5Error):
+            reader.column("gone")
+    assert open_descriptors() == before
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_failing_to_open_leaves_no_descriptor_behind(tmp_path):
+    (tmp_path / "text.h5").write_text("text" * 1000)
+    cut = write(tmp_path / "cut.h5", {"x": np.zeros(1000)})
+    os.truncate(cut, 5000)
+    gc.collect()
+    before = open_descriptors()
+    for name in ("text.h5", "cut.h5", "gone.h5") * 5:
+        with pytest.raises(RayH5Error):
+            RowReader(tmp_path / name)
+    gc.collect()
+    assert open_descriptors() == before
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_groups_and_policies_do_not_share_a_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [1, 2]
+        file["group/x"] = [3, 4]
+    for _ in range(2):
+        assert RowReader(tmp_path / "a.h5").read(["x"])["x"].tolist() == [1, 2]
+        assert RowReader(tmp_path / "a.h5", group="group").read(["x"])["x"].tolist() == [3, 4]
+    assert len(handles._handles._open) == 2
+
+
+# Threads -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_share_a_reader(tmp_path, storage, threads):
+    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES + 1}, **STORAGES[storage])
+    reader = RowReader(path, threads=threads)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        rng = np.random.default_rng(0)
+        wanted = [rng.integers(0, 40, 60) for _ in range(60)]
+        with ThreadPoolExecutor(4) as pool:
+            for rows, found in zip(wanted, pool.map(lambda rows: reader.read(["x", "y"], rows), wanted), strict=True):
+                assert_same(found["x"], VALUES[rows])
+                assert_same(found["y"], VALUES[rows] + 1)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_threads_open_files_together(tmp_path):
+    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i, "s": NAMES}) for i in range(8)]
+
+    def read(i):
+        found = RowReader(paths[i % 8]).read(["x", "s"], [i % 40])
+        return found["x"].tobytes() == (VALUES[[i % 40]] + i % 8).tobytes() and found["s"][0] == NAMES[i % 40]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(200)))
+
+
+def test_counts_of_threads_add_up(path):
+    reader = RowReader(path, threads=3)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: reader.read(["x"]), range(100)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert reader.stats.chunks_decoded == 100 * 10
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16, 100])
+def test_more_threads_than_work(path, threads):
+    reader = RowReader(path, threads=threads)
+    assert_same(reader.read(["x"], [3])["x"], VALUES[[3]])
+    assert_same(reader.read(["x", "s"])["x"], VALUES)
+
+
+def test_an_error_in_a_thread_is_the_readers(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, **STORAGES["gzip"])
+    with h5py.File(path, "r+") as file:
+        file["x"].id.write_direct_chunk((36, 0), b"????")
+    before = threading.active_count()
+    with pytest.raises(RayH5Error, match="rows 36 to 39"):
+        RowReader(path, threads=3).read(["x"])
+    assert threading.active_count() == before
+
+
+# Closing and options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda reader: reader.read(["x"]),
+        lambda reader: reader.read(["x"], []),
+        lambda reader: reader.read_into({"x": np.empty((1, 30), "i4")}, np.array([0])),
+        lambda reader: reader.columns,
+        lambda reader: reader.column("x"),
+        lambda reader: reader.identity,
+        lambda reader: reader.num_rows,
+    ],
+)
+def test_use_after_close(path, use):
+    with RowReader(path) as reader:
+        reader.read(["x"])
+    with pytest.raises(OptionError, match=r"a\.h5: this reader is closed; make a new one"):
+        use(reader)
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_that_are_none(path, threads):
+    with pytest.raises(OptionError, match=f"threads={threads}: expected 1 or more") as caught:
+        RowReader(path, threads=threads)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_repr(path):
+    assert repr(RowReader(path, threads=2)) == f"RowReader({path!r}, group='/', threads=2)"
+
+
+def test_counts_begin_at_nothing(path):
+    assert RowReader(path).stats == ReadStats(0, 0, 0, 0)
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+BAD_ROWS = [
+    ([-1], RowIndexError, "row -1 is not among its 40 rows (0 to 39)"),
+    ([0, 40], RowIndexError, "row 40 is not among its 40 rows (0 to 39)"),
+    ([0, 2**62, -5], RowIndexError, f"row {2**62} is not among its 40 rows"),
+    (np.array([2**64 - 1], "u8"), RowIndexError, "is not among its 40 rows"),
+    (np.array([2**63 + 3], "u8"), RowIndexError, "is not among its 40 rows"),
+    (np.zeros(39, bool), RowIndexError, "expected a mask of 40 rows, found one of 39"),
+    (np.zeros(41, bool), RowIndexError, "expected a mask of 40 rows, found one of 41"),
+    ([True, False], RowIndexError, "expected a mask of 40 rows, found one of 2"),
+    ([0.0, 1.0], OptionError, "expected a slice or a 1-d array of int or bool, found float64 (2,)"),
+    (["1"], OptionError, "expected a slice or a 1-d array of int or bool"),
+    ([[0, 1], [2, 3]], OptionError, "found int64 (2, 2)"),
+    (np.zeros((40, 1), bool), OptionError, "found bool (40, 1)"),
+    (3, OptionError, "found int64 ()"),
+    (None, OptionError, "expected a slice or a 1-d array"),
+    ([2**70], OptionError, "expected a slice or a 1-d array"),
+    ({1, 2}, OptionError, "expected a slice or a 1-d array"),
+]
+
+
+@pytest.mark.parametrize(("rows", "leaf", "message"), BAD_ROWS, ids=lambda value: str(value)[:20])
+def test_rows_that_are_none(path, rows, leaf, message):
+    reader = RowReader(path)
+    with pytest.raises(leaf) as caught:
+        reader.read(["x"], rows)
+    assert message in str(caught.value)
+    if leaf is RowIndexError:
+        assert isinstance(caught.value, IndexError)
+        assert str(caught.value).startswith(f"{path}: ")
+    assert reader.stats == ReadStats(), "nothing was read"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], []),
+        (np.array([], "i8"), []),
+        ((3, 1), [3, 1]),
+        (range(5, 0, -2), [5, 3, 1]),
+        (np.array([7], "u1"), [7]),
+        (np.array([1, 2, 3, 4])[::-2], [4, 2]),
+        (slice(100, 200), []),
+        (slice(-2, None), [38, 39]),
+        (slice(3, -30, 3), [3, 6, 9]),
+        (np.arange(40) % 20 == 1, [1, 21]),
+    ],
+    ids=str,
+)
+def test_rows_of_every_kind(path, rows, expected):
+    found = RowReader(path).read(["x", "s"], rows)
+    assert_same(found["x"], VALUES[expected])
+    assert_same(found["s"], NAMES[expected])
+
+
+def test_no_columns(path):
+    assert RowReader(path).read([], [1]) == {}
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_columns_without_rows(tmp_path, storage):
+    path = write(tmp_path / "a.h5", {"x": np.zeros((0, 30), "f4")}, maxshape=(None, 30) if STORAGES[storage] else None)
+    reader = RowReader(path)
+    assert reader.num_rows == 0
+    for rows in ([], slice(None), np.zeros(0, bool)):
+        assert reader.read(["x"], rows)["x"].shape == (0, 30)
+    with pytest.raises(RowIndexError, match="row 0 is not among its 0 rows"):
+        reader.read(["x"], [0])
+
+
+def test_results_belong_to_the_caller(path):
+    reader = RowReader(path)
+    first = reader.read(["x"], [1, 2])["x"]
+    first[:] = 0
+    assert_same(reader.read(["x"], [1, 2])["x"], VALUES[[1, 2]])
+    large = [reader.read(["x"], np.arange(4000) % 40)["x"] for _ in range(3)]
+    assert all(each.flags.writeable and each.flags.c_contiguous for each in large)
+    large[0][:] = 0
+    assert_same(large[1], VALUES[np.arange(4000) % 40])

@@ -1,0 +1,659 @@
+"""Which columns a file has: groups, links and names, and what cannot be read as rows."""
+
+import os
+import shutil
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from h5kit import assert_same, by_h5py, dataset_with, plist_with, write
+
+from ray_h5.errors import (
+    ExternalDataError,
+    MissingSourceError,
+    NotFoundError,
+    OptionError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5.reader import RowReader
+
+ROWS = np.arange(5)
+
+
+def file_with(path, fill):
+    with h5py.File(path, "w") as file:
+        file["ok"] = ROWS
+        fill(file)
+    return str(path)
+
+
+# Inside one file ---------------------------------------------------------------------------------
+
+
+def test_groups_are_walked_and_named_by_path(tmp_path):
+    def fill(file):
+        file["obs/image"] = ROWS + 1
+        file["obs/deep/er/x"] = ROWS + 2
+        file.create_group("empty")
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    assert set(reader.columns) == {"ok", "obs/image", "obs/deep/er/x"}
+    assert reader.layout.refused == {}
+    found = reader.read(["obs/deep/er/x", "obs/image"], [4, 0])
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "obs/deep/er/x": [6, 2],
+        "obs/image": [5, 1],
+    }
+
+
+@pytest.mark.parametrize("group", ["obs", "/obs", "obs/", "//obs//", "./obs", "link", "other/up"])
+def test_group(tmp_path, group):
+    def fill(file):
+        file["obs/image"] = ROWS + 1
+        file["obs/deep/x"] = ROWS + 2
+        file["link"] = h5py.SoftLink("/obs")
+        file.create_group("other")["up"] = file["obs"]
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill), group=group)
+    assert set(reader.columns) == {"image", "deep/x"}
+    assert reader.read(["deep/x"], [0])["deep/x"].tolist() == [2]
+    with pytest.raises(UnknownColumnError, match="no 'ok' below group"):
+        reader.column("ok")
+
+
+@pytest.mark.parametrize(
+    ("group", "leaf", "message"),
+    [
+        ("gone", UnknownColumnError, "'gone'"),
+        ("obs/gone", UnknownColumnError, "'obs/gone'"),
+        ("ok", UnknownColumnError, "group='ok' is a dataset; name the group above it"),
+        ("ok/x", UnknownColumnError, "'ok' is not a group"),
+    ],
+)
+def test_groups_that_are_none(tmp_path, group, leaf, message):
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_group("obs"))
+    for look in (lambda reader: reader.columns, lambda reader: reader.read(["x"])):
+        with pytest.raises(leaf) as caught:
+            look(RowReader(path, group=group))
+        assert str(caught.value).startswith(f"{path}: ")
+        assert message in str(caught.value)
+
+
+def test_soft_links_and_hard_links(tmp_path):
+    def fill(file):
+        file["obs/image"] = ROWS + 1
+        file["alias"] = file["obs/image"]
+        file["absolute"] = h5py.SoftLink("/obs/image")
+        file["obs/relative"] = h5py.SoftLink("image")
+        file["chain"] = h5py.SoftLink("/absolute")
+        file["through"] = h5py.SoftLink("/both/image")
+        file["both"] = h5py.SoftLink("obs")
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    names = {
+        "obs/image", "alias", "absolute", "obs/relative", "chain", "through", "both/image", "both/relative",
+    }  # fmt: skip
+    assert set(reader.columns) == {"ok"} | names
+    for name, values in reader.read(sorted(names), [4]).items():
+        assert values.tolist() == [5], name
+    assert reader.stats.h5py_reads == 0, "links within the file cost the fast path nothing"
+
+
+def test_groups_that_hold_themselves(tmp_path):
+    def fill(file):
+        file["a/x"] = ROWS
+        file["a/self"] = file["a"]
+        file["a/up"] = file["/"]
+        file["b/soft"] = h5py.SoftLink("/b")
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    assert set(reader.columns) == {"ok", "a/x"}
+    assert reader.read(["a/self/self/up/ok"], [3])["a/self/self/up/ok"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ({"bad": "/gone"}, "link 'bad' leads to '/gone', which does not exist"),
+        ({"bad": "gone/x"}, "link 'bad' leads to 'gone/x', which does not exist"),
+        ({"bad": "ok/x"}, "link 'bad' leads to 'ok/x', which does not exist"),
+        ({"bad": "/next", "next": "/gone"}, "which does not exist"),
+        ({"bad": "/bad"}, "a loop"),
+        ({"bad": "/next", "next": "/bad"}, "a loop"),
+        ({"bad": "/bad/x"}, "a loop"),
+    ],
+)
+def test_soft_links_that_lead_nowhere(tmp_path, links, message):
+    def fill(file):
+        for name, target in links.items():
+            file[name] = h5py.SoftLink(target)
+
+    path = file_with(tmp_path / "a.h5", fill)
+    reader = RowReader(path)
+    with pytest.raises(MissingSourceError) as caught:
+        reader.read(["bad"])
+    assert isinstance(caught.value, FileNotFoundError)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert set(reader.layout.refused) == set(links)
+    assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
+
+
+NAMES = [
+    "größe", "日本語/列", "with space", " leading", "with.dot", ".hidden", "..", "a..b", "...", "per%cent", "%b",
+    "new\nline", "quote'\"", "back\\slash", "C:", "x" * 1000, "🦜",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(tmp_path, name):
+    reader = RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_dataset(name, data=ROWS + 1)))
+    assert set(reader.columns) == {"ok", name}
+    assert reader.columns[name].name == name
+    assert reader.read([name], [4])[name].tolist() == [5]
+
+
+def test_names_that_are_not_utf8_hide_no_other(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = ROWS
+        h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((5,)))
+    reader = RowReader(tmp_path / "a.h5")
+    assert "ok" in reader.columns
+    assert reader.read(["ok"], [1])["ok"].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["/ok", "./ok", "ok/", "//ok"])
+def test_spellings_of_a_name(tmp_path, name):
+    assert RowReader(write(tmp_path / "a.h5", {"ok": ROWS})).read([name], [2])[name].tolist() == [2]
+
+
+# Outside the file --------------------------------------------------------------------------------
+
+
+def virtual(source, name, shape=(5,)):
+    layout = h5py.VirtualLayout(shape, "i8")
+    layout[:] = h5py.VirtualSource(source, name, shape=shape)
+    return layout
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Two folders: columns of ``inside/a.h5`` lead to what ``outside`` holds."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    secret = write(outside / "secret.h5", {"s": ROWS + 100})
+    raw = outside / "raw.bin"
+    raw.write_bytes((ROWS + 100).tobytes())
+
+    def fill(file):
+        file["link"] = h5py.ExternalLink(secret, "/s")
+        file["up"] = h5py.ExternalLink("../outside/secret.h5", "/s")
+        file["all"] = h5py.ExternalLink(secret, "/")
+        file["soft"] = h5py.SoftLink("/link")
+        file.create_virtual_dataset("virtual", virtual(secret, "s"))
+        file.create_dataset("raw", (5,), "i8", external=[(str(raw), 0, 40)])
+        file.create_dataset("parts", (5,), "i8", external=[(str(raw), 0, 16), (str(raw), 16, 24)])
+
+    path = file_with(inside / "a.h5", fill)
+    return SimpleNamespace(path=path, inside=str(inside), outside=str(outside), secret=secret, raw=str(raw))
+
+
+OUTSIDE = {
+    "link": ("external link 'link'", "secret.h5"),
+    "up": ("external link 'up'", "secret.h5"),
+    "all/s": ("external link 'all'", "secret.h5"),
+    "soft": ("external link 'link'", "secret.h5"),
+    "virtual": ("virtual dataset", "secret.h5"),
+    "raw": ("external storage", "raw.bin"),
+    "parts": ("external storage", "raw.bin"),
+}
+
+
+@pytest.mark.parametrize("column", OUTSIDE)
+@pytest.mark.parametrize("allowed", ["nothing", "another folder", "a folder whose name begins alike"])
+def test_outside_is_refused(world, column, allowed):
+    kind, target = OUTSIDE[column]
+    roots = {
+        "nothing": [],
+        "another folder": [world.inside],
+        "a folder whose name begins alike": [world.outside[:-1]],
+    }[allowed]
+    reader = RowReader(world.path, allow_external=roots)
+    with pytest.raises(ExternalDataError) as caught:
+        reader.read([column])
+    assert isinstance(caught.value, PermissionError)
+    for part in (world.path, kind, os.path.join(world.outside, target), f"allow_external={roots}"):
+        assert part in str(caught.value)
+    assert f"pass allow_external=[{world.outside!r}]" in str(caught.value)
+    assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
+
+
+def test_outside_is_listed_as_refused(world):
+    layout = RowReader(world.path).layout
+    assert list(layout.columns) == ["ok"]
+    assert set(layout.refused) == {"link", "up", "all", "soft", "virtual", "raw", "parts"}
+    assert all(isinstance(error, ExternalDataError) for error in layout.refused.values())
+
+
+@pytest.mark.parametrize("column", OUTSIDE)
+@pytest.mark.parametrize("spelling", ["plain", "slash", "relative", "through a link", "path-like", "above"])
+def test_outside_that_is_allowed(world, tmp_path, monkeypatch, column, spelling):
+    (tmp_path / "way").symlink_to(world.outside)
+    monkeypatch.chdir(tmp_path)
+    root = {
+        "plain": world.outside, "slash": world.outside + "/", "relative": "outside", "through a link": "way",
+        "path-like": tmp_path / "outside", "above": tmp_path,
+    }[spelling]  # fmt: skip
+    reader = RowReader(world.path, allow_external=[root])
+    assert column in reader.columns
+    assert reader.layout.refused == {}
+    for rows in (slice(None), [4, 0, 4]):
+        assert_same(reader.read([column], rows)[column], by_h5py(world.path, column, rows))
+    assert reader.read([column], [1])[column].tolist() == [101]
+
+
+def test_one_folder_as_a_string_is_not_a_list_of_letters(world):
+    # "/data" as an iterable would allow "/", and with it everything.
+    try:
+        reader = RowReader(world.path, allow_external=world.inside)
+    except OptionError:
+        return
+    with pytest.raises(ExternalDataError):
+        reader.read(["link"])
+
+
+def test_links_of_the_folder_do_not_widen_it(world):
+    os.symlink(world.outside, os.path.join(world.inside, "innocent"))
+    with h5py.File(world.path, "r+") as file:
+        file["hidden"] = h5py.ExternalLink("innocent/secret.h5", "/s")
+    with pytest.raises(ExternalDataError, match="outside/secret"):
+        RowReader(world.path, allow_external=[world.inside]).read(["hidden"])
+
+
+# In both files "link", "soft", "all", "virtual" and "raw" lead outside; "chained" leads to one of these.
+CHAINS = {
+    "link to a link": "/link",
+    "link to a soft link": "/soft",
+    "link into a linked group": "/all/s",
+    "link to a virtual column": "/virtual",
+    "link to external storage": "/raw",
+    **{
+        f"virtual column over {name} of {which} file": (source, target)
+        for source, which in [(".", "this"), ("b.h5", "another")]
+        for name, target in [
+            ("a link", "/link"), ("a soft link", "/soft"), ("a linked group", "/all/s"),
+            ("a virtual column", "/virtual"), ("external storage", "/raw"),
+        ]
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_nothing_leads_outside_in_two_steps(world, chain):
+    with h5py.File(world.path, "r+") as file:
+        if chain.startswith("link"):
+            file["chained"] = h5py.ExternalLink("b.h5", CHAINS[chain])
+        else:
+            file.create_virtual_dataset("chained", virtual(*CHAINS[chain]))
+    shutil.copy(world.path, os.path.join(world.inside, "b.h5"))
+    with h5py.File(world.path, "r") as file:
+        assert file["chained"][:].tolist() == (ROWS + 100).tolist(), "h5py follows it"
+    with pytest.raises(ExternalDataError, match="outside"):
+        RowReader(world.path, allow_external=[world.inside]).read(["chained"])
+    reader = RowReader(world.path, allow_external=[world.inside, world.outside])
+    assert reader.read(["chained"])["chained"].tolist() == (ROWS + 100).tolist()
+
+
+def test_links_to_the_file_itself_lead_nowhere_else(tmp_path):
+    def fill(file):
+        file["group/x"] = ROWS + 1
+        file["name"] = h5py.ExternalLink("a.h5", "/ok")
+        file["path"] = h5py.ExternalLink(str(tmp_path / "a.h5"), "/group/x")
+        file.create_virtual_dataset("virtual", virtual(".", "/ok"))
+        file.create_virtual_dataset("named", virtual(str(tmp_path / "a.h5"), "/ok"))
+
+    path = file_with(tmp_path / "a.h5", fill)
+    for name in ("virtual", "named", "name", "path"):
+        assert_same(RowReader(path).read([name], [4, 1])[name], by_h5py(path, name, [4, 1]))
+
+
+def test_storage_by_a_relative_name_is_not_looked_up_elsewhere(tmp_path, monkeypatch):
+    # libhdf5 takes it relative to the current folder, not to the file: what is checked must be what is read.
+    for folder in ("data", "here"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "data" / "raw.bin").write_bytes(ROWS.tobytes())
+    (tmp_path / "here" / "raw.bin").write_bytes((ROWS + 666).tobytes())
+    with h5py.File(tmp_path / "data" / "a.h5", "w") as file:
+        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
+    monkeypatch.chdir(tmp_path / "here")
+    reader = RowReader(tmp_path / "data" / "a.h5", allow_external=[tmp_path / "data"])
+    try:
+        assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
+    except (ExternalDataError, MissingSourceError) as exc:
+        assert "raw.bin" in str(exc)  # noqa: PT017  either is right
+
+
+def test_storage_by_a_relative_name_beside_the_file(tmp_path, monkeypatch):
+    (tmp_path / "raw.bin").write_bytes(ROWS.tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
+    monkeypatch.chdir("/")
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    try:
+        assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
+    except (ExternalDataError, MissingSourceError) as exc:
+        assert "raw.bin" in str(exc)  # noqa: PT017  it may be refused, but nothing is damaged
+
+
+MISSING = {
+    "file of a link": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("gone.h5", "/x")), "gone.h5"),
+    "file of a link, with %": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("100%.h5", "/x")), "100%.h5"),
+    "target of a link": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("b.h5", "/gone")), "'/gone'"),
+    "file of a virtual column": (
+        lambda file, _: file.create_virtual_dataset("bad", virtual("gone.h5", "ok"), fillvalue=-1),
+        "gone.h5",
+    ),
+    "target of a virtual column": (
+        lambda file, _: file.create_virtual_dataset("bad", virtual("b.h5", "gone"), fillvalue=-1),
+        "gone",
+    ),
+    "target of a virtual column in its own file": (
+        lambda file, _: file.create_virtual_dataset("bad", virtual(".", "gone"), fillvalue=-1),
+        "gone",
+    ),
+    "external storage": (
+        lambda file, folder: file.create_dataset("bad", (5,), "i8", external=[(str(folder / "gone.bin"), 0, 40)]),
+        "gone.bin",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_sources_that_are_missing(tmp_path, what):
+    make, target = MISSING[what]
+    write(tmp_path / "b.h5", {"ok": ROWS})
+    path = file_with(tmp_path / "a.h5", lambda file: make(file, tmp_path))
+    reader = RowReader(path, allow_external=[tmp_path])
+    with pytest.raises(MissingSourceError) as caught:
+        reader.read(["bad"])
+    assert isinstance(caught.value, FileNotFoundError)
+    assert not isinstance(caught.value, NotFoundError), "that is for the file itself"
+    assert path in str(caught.value)
+    assert target in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert isinstance(reader.layout.refused["bad"], MissingSourceError)
+
+
+def not_hdf5(path):
+    path.write_text("no HDF5 at all\n" * 100)
+
+
+def cut_short(path):
+    write(path, {"x": np.zeros(5000)})
+    os.truncate(path, 9000)
+
+
+@pytest.mark.parametrize("make", [not_hdf5, cut_short, os.mkdir])
+def test_a_bad_file_behind_a_link_hides_no_column(tmp_path, make):
+    make(tmp_path / "b.h5")
+    path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("bad", h5py.ExternalLink("b.h5", "/x")))
+    reader = RowReader(path, allow_external=[tmp_path])
+    with pytest.raises(OSError, match=r"b\.h5"):
+        reader.read(["bad"])
+    assert list(reader.columns) == ["ok"]
+    assert list(reader.layout.refused) == ["bad"]
+
+
+def test_virtual_columns_of_several_files(tmp_path):
+    layout = h5py.VirtualLayout((6, 4), "f4")
+    for i in range(3):
+        write(tmp_path / f"part{i}.h5", {"x": np.full((2, 4), i, "f4")}, chunks=(1, 4), compression="gzip")
+        layout[2 * i : 2 * i + 2] = h5py.VirtualSource(f"part{i}.h5", "x", shape=(2, 4))
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", layout))
+    reader = RowReader(path, allow_external=[tmp_path])
+    for rows in (slice(None), [5, 0, 5], slice(None, None, -2)):
+        assert_same(reader.read(["x"], rows)["x"], by_h5py(path, "x", rows))
+    assert_same(reader.read(["x"])["x"], by_h5py(path, "x"))
+    # libhdf5 would now fill in, for a new reader as well as for one that read before.
+    (tmp_path / "part1.h5").unlink()
+    for each in (reader, RowReader(path, allow_external=[tmp_path])):
+        with pytest.raises(MissingSourceError, match=r"part1\.h5"):
+            each.read(["x"], [0])
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Make a virtual column over part0.h5, part1.h5 ..., as many as there are."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for i in range(3):
+        write(inside / f"part{i}.h5", {"x": np.array([10 * i, 10 * i + 1], "i4")})
+    space = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
+    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (2,), (2,))
+    plist = plist_with()
+    plist.set_virtual(space, b"part%b.h5", b"x", h5py.h5s.create_simple((2,)))
+    with h5py.File(inside / "a.h5", "w", libver="latest") as file:
+        whole = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, whole, plist)
+    return inside / "a.h5"
+
+
+def test_numbered_sources(numbered):
+    with pytest.raises(ExternalDataError, match="part"):
+        RowReader(numbered).read(["x"])
+    reader = RowReader(numbered, allow_external=[numbered.parent])
+    assert_same(reader.read(["x"], [5, 0, 2])["x"], by_h5py(numbered, "x", [5, 0, 2]))
+
+
+def test_numbered_sources_do_not_lead_outside(numbered, tmp_path):
+    os.unlink(numbered.parent / "part1.h5")
+    os.symlink(write(tmp_path / "secret.h5", {"x": np.array([666, 667], "i4")}), numbered.parent / "part1.h5")
+    with pytest.raises(ExternalDataError, match=r"secret\.h5|part"):
+        RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual"])
+@pytest.mark.parametrize("change", ["values", "dtype", "fewer rows", "more rows"])
+def test_linked_file_that_changes(tmp_path, kind, change):
+    write(tmp_path / "b.h5", {"x": ROWS})
+
+    def fill(file):
+        if kind == "link":
+            file["x"] = h5py.ExternalLink("b.h5", "/x")
+        else:
+            file.create_virtual_dataset("x", virtual("b.h5", "x"))
+
+    path = file_with(tmp_path / "a.h5", fill)
+    reader = RowReader(path, allow_external=[tmp_path])
+    assert reader.read(["x"], [0, 2])["x"].tolist() == [0, 2]
+    other = {"values": ROWS + 1, "dtype": ROWS / 2, "fewer rows": ROWS[:2], "more rows": np.arange(9) + 1}[change]
+    os.replace(write(tmp_path / "c.h5", {"x": other}), tmp_path / "b.h5")
+    for each in (reader, RowReader(path, allow_external=[tmp_path])):
+        try:
+            found = each.read(["x"], [0, 2])["x"]
+        except RayH5Error as exc:
+            assert "b.h5" in str(exc) or path in str(exc)  # noqa: PT017
+            continue
+        assert_same(found, by_h5py(path, "x", [0, 2]))
+
+
+# Columns that are none ---------------------------------------------------------------------------
+
+
+def time_type(file):
+    h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((5,)))
+
+
+VLEN_INSIDE = np.dtype([("a", "i4"), ("b", h5py.vlen_dtype("i4"))])
+REFERENCE_INSIDE = np.dtype([("a", "i4"), ("b", h5py.ref_dtype)])
+
+UNSUPPORTED = {
+    "scalar": (lambda file: file.create_dataset("bad", data=3.0), "a single value"),
+    "scalar string": (lambda file: file.create_dataset("bad", data="text"), "a single value"),
+    "null": (lambda file: file.create_dataset("bad", data=h5py.Empty("f4")), "an empty (null) dataspace"),
+    "reference": (lambda file: file.create_dataset("bad", (5,), h5py.ref_dtype), "reference"),
+    "region reference": (lambda file: file.create_dataset("bad", (5,), h5py.regionref_dtype), ""),
+    "arrays of references": (lambda file: file.create_dataset("bad", (5,), h5py.vlen_dtype(h5py.ref_dtype)), ""),
+    "compound with a reference": (lambda file: file.create_dataset("bad", (5,), REFERENCE_INSIDE), ""),
+    "compound with a list": (lambda file: file.create_dataset("bad", (5,), VLEN_INSIDE), ""),
+    "time": (time_type, ""),
+}
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_unsupported_columns_are_refused_by_name(tmp_path, kind):
+    make, message = UNSUPPORTED[kind]
+    path = file_with(tmp_path / "a.h5", lambda file: make(file) and None)
+    reader = RowReader(path)
+    for look in (lambda: reader.column("bad"), lambda: reader.read(["ok", "bad"])):
+        with pytest.raises(UnsupportedColumnError) as caught:
+            look()
+        assert isinstance(caught.value, TypeError)
+        assert str(caught.value).startswith(f"{path}: column 'bad'")
+        assert message in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert str(reader.layout.refused["bad"]) == str(caught.value)
+    assert reader.num_rows == 5
+    assert reader.read(["ok"], [4])["ok"].tolist() == [4]
+
+
+def test_a_group_is_no_column(tmp_path):
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_group("obs").create_dataset("x", data=ROWS))
+    with pytest.raises(
+        UnsupportedColumnError, match=r"a\.h5: 'obs' is a group, not a column; its columns are below it"
+    ):
+        RowReader(path).read(["obs"])
+
+
+def written_as(type_id, values):
+    def make(file):
+        h5py.h5d.create(file.id, b"x", type_id, h5py.h5s.create_simple((5,))).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, np.array(values)
+        )
+
+    return make
+
+
+def twenty_bits():
+    type_id = h5py.h5t.STD_I32LE.copy()
+    type_id.set_precision(20)
+    return type_id
+
+
+def strange_float():
+    type_id = h5py.h5t.IEEE_F32LE.copy()
+    type_id.set_fields(31, 20, 11, 0, 20)
+    type_id.set_ebias(1023)
+    return type_id
+
+
+def arrays_of_one_shape(file):
+    type_id = h5py.h5t.array_create(h5py.h5t.STD_I32LE, (2, 3))
+    h5py.Dataset(h5py.h5d.create(file.id, b"x", type_id, h5py.h5s.create_simple((5,))))[:] = np.arange(30).reshape(
+        5, 2, 3
+    )
+
+
+def arrays_of_any_length(file):
+    dataset = file.create_dataset("x", (5,), h5py.vlen_dtype("i4"))
+    for i in range(5):
+        dataset[i] = np.arange(i)
+
+
+ODD_TYPES = {
+    "20-bit integer": written_as(twenty_bits(), [1, -1, 2**19 - 1, -(2**19), 0]),
+    "strange float": written_as(strange_float(), [0.5, -1.0, 1e300, 3.0, 0.0]),
+    "bit field": written_as(h5py.h5t.STD_B16LE, np.array([1, 2, 3, 2**15, 0], "u2")),
+    "long double": lambda file: file.create_dataset("x", data=np.arange(5, dtype="g") / 3),
+    "boolean of other bytes": lambda file: file.create_dataset("x", data=np.array([0, 1, 1, 0, 1], "?")),
+    "compound": lambda file: file.create_dataset("x", data=np.array([(i, i / 2) for i in range(5)], "i4,>f8")),
+    "opaque": lambda file: file.create_dataset("x", data=np.array([b"ab", b"c", b"", b"\0d", b"e"], "V2")),
+    "date": lambda file: file.create_dataset(
+        "x", data=np.arange(5).astype("M8[s]").astype(h5py.opaque_dtype(np.dtype("M8[s]")))
+    ),
+    "array": arrays_of_one_shape,
+    "arrays of any length": arrays_of_any_length,
+    "compact": lambda file: dataset_with(file, "x", (5,), compact()).write_direct(np.arange(5, dtype="i4")),
+}
+
+
+def compact():
+    plist = plist_with()
+    plist.set_layout(h5py.h5d.COMPACT)
+    return plist
+
+
+@pytest.mark.parametrize("kind", ODD_TYPES)
+def test_odd_types_are_as_h5py_delivers_them_or_refused(tmp_path, kind):
+    path = file_with(tmp_path / "a.h5", lambda file: ODD_TYPES[kind](file) and None)
+    reader = RowReader(path)
+    for rows in (slice(None), [4, 0, 4]):
+        try:
+            found = reader.read(["x"], rows)["x"]
+        except UnsupportedColumnError as exc:
+            assert "column 'x'" in str(exc)  # noqa: PT017
+            continue
+        expected = by_h5py(path, "x", rows)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert "ok" in reader.columns
+
+
+# Names that are none, rows that differ -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("signl", "Did you mean 'signal'?"),
+        ("imgae", "Did you mean 'image'"),
+        ("SIGNAL", None),
+        ("bad_scalar2", "'bad_scalar'"),
+        ("qqq", "There is: bad_scalar, image, obs/state, signal."),
+    ],
+)
+def test_unknown_columns_get_near_names(tmp_path, name, offered):
+    path = write(tmp_path / "a.h5", {"signal": ROWS, "image": ROWS, "obs/state": ROWS, "bad_scalar": 1.0})
+    for look in (RowReader.column, lambda reader, name: reader.read(["signal", name])):
+        with pytest.raises(UnknownColumnError) as caught:
+            look(RowReader(path), name)
+        assert isinstance(caught.value, KeyError)
+        assert isinstance(caught.value, SchemaMismatchError)
+        assert str(caught.value).startswith(f"{path}: no '{name}' below group '/'.")
+        assert offered is None or offered in str(caught.value)
+
+
+def test_unknown_column_in_a_file_of_none(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w"):
+        pass
+    reader = RowReader(tmp_path / "a.h5")
+    with pytest.raises(UnknownColumnError, match="There are no columns"):
+        reader.read(["x"])
+    with pytest.raises(SchemaMismatchError, match="found no column; is group="):
+        _ = reader.num_rows
+
+
+def test_many_names_are_shortened(tmp_path):
+    path = write(tmp_path / "a.h5", {f"column{i:02}": ROWS for i in range(20)})
+    with pytest.raises(UnknownColumnError, match=r"There is: column00, .*column09, \.\.\.\.$"):
+        RowReader(path).column("qqq")
+
+
+def test_columns_of_different_lengths(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": ROWS, "y": ROWS, "z": np.arange(7)})
+    reader = RowReader(path)
+    for look in (lambda: reader.num_rows, lambda: reader.read(["x", "y", "z"])):
+        with pytest.raises(SchemaMismatchError) as caught:
+            look()
+        assert str(caught.value).startswith(f"{path}: expected columns with one common first axis, found 2 lengths:")
+        for part in ("\n  5 rows: x, y\n", "\n  7 rows: z\n", "columns=[...]", "group="):
+            assert part in str(caught.value)
+    assert set(reader.read(["x", "y"])) == {"x", "y"}
+    assert reader.read(["z"], [6])["z"].tolist() == [6]
