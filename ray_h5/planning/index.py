@@ -27,13 +27,14 @@ _MAX_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How every file is opened: the group, and where its links may lead."""
+    """How every file is opened: the group, where its links may lead, and threads for a read."""
 
     group: str = "/"
     allow_external: tuple[str, ...] = ()
+    threads: int = 1
 
     def open(self, path: str, expect: FileIdentity | None = None) -> RowReader:
-        return RowReader(path, self.group, 1, self.allow_external, expect=expect)
+        return RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
 
 
 @dataclass(frozen=True, slots=True)

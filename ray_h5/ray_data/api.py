@@ -75,7 +75,8 @@ def read_h5(
     override_num_blocks : int, optional
         The number of blocks, in place of `block_rows`.
     num_cpus, memory : float, optional
-        What a read task reserves: CPUs, and heap memory in bytes.
+        What a read task reserves: CPUs, and heap memory in bytes. A task decodes in as many
+        threads as it has CPUs.
     ray_remote_args : dict, optional
         Further arguments of ``ray.remote`` for the read tasks.
 
@@ -111,6 +112,7 @@ def read_h5(
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         allow_external=[os.fspath(root) for root in allow_external],
+        threads=max(1, int(num_cpus or 1)),
         local_only=is_local_only(paths),
     )
     return ray.data.read_datasource(

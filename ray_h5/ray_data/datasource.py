@@ -51,6 +51,8 @@ class H5Datasource(Datasource):
         Rows of a block, or the number of blocks. By default blocks are sized by their bytes.
     allow_external : sequence of str
         Folders that links, virtual datasets and external storage may lead into.
+    threads : int
+        Threads that read and decode in one task.
     local_only : bool
         Whether only the driver's node has the files.
 
@@ -72,6 +74,7 @@ class H5Datasource(Datasource):
         block_rows: int | None = None,
         num_blocks: int | None = None,
         allow_external: Sequence[str] = (),
+        threads: int = 1,
         local_only: bool = False,
     ) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ class H5Datasource(Datasource):
         self._local_only = local_only
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        self._index = build_index(paths, columns, Scope(group, tuple(allow_external)))
+        self._index = build_index(paths, columns, Scope(group, tuple(allow_external), threads))
         self._columns = cast_columns(self._index.columns, dtypes or {})
         self._output = Output(_output_names(self._columns, include_paths, include_row_ids))
         self._predicate: pc.Expression | None = None

@@ -248,6 +248,13 @@ def test_blocks_are_sized_by_bytes_and_not_by_ray(signals):
     assert one_cpu.materialize().count() == 50
 
 
+def test_a_task_has_a_thread_a_cpu(signals):
+    for num_cpus, threads in ((None, 1), (0.5, 1), (2, 2)):
+        ds = ray_h5.read_h5(signals, columns=["wide"], num_cpus=num_cpus)
+        assert ds._logical_plan.dag.datasource.plan().scope.threads == threads
+    assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide"))
+
+
 def test_epochs_repeat_and_torch_batches_are_tensors(signals):
     ds = ray_h5.read_h5(signals, columns=["wide", "label"])
     for _ in range(2):
