@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptFileError
+from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5.layout import ColumnLayout
 
 MAX_CHUNK_BYTES = 1 << 32
@@ -86,6 +86,19 @@ class ChunkIndex:
         return offsets, self.sizes[at], self.masks[at]
 
 
+def corrupt_chunk(
+    path: str, layout: ColumnLayout, number: int, offset: int, size: int, reason: str
+) -> CorruptChunkError:
+    """Return the error that says which chunk is damaged, where it is, and how."""
+    grid = ChunkGrid(layout.shape, layout.chunk_shape or layout.shape)
+    first = grid.first_row(number)
+    last = min(first + grid.chunk_rows, layout.num_rows) - 1
+    return CorruptChunkError(
+        f"{path}: column {layout.name!r}, chunk {number} (rows {first} to {last}, bytes {offset} to "
+        f"{offset + size - 1} of the file): {reason}. The file is damaged there: restore it from a copy."
+    )
+
+
 def build_chunk_index(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: int) -> ChunkIndex:
     """List the chunks of a chunked column.
 
@@ -111,7 +124,7 @@ class _Checks:
     file_bytes: int
 
     def chunk_bytes(self, layout: ColumnLayout) -> None:
-        claimed = math.prod(self.grid.chunk_shape) * layout.stored_dtype.itemsize
+        claimed = layout.chunk_bytes
         self._demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
 
     def index(self, chunks: list[h5py.h5d.StoreInfo]) -> ChunkIndex:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.buffers import as_bytes
-from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex
+from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError
 from ray_h5.hdf5.columns import H5pyColumn, Job, Library, Worker
 from ray_h5.hdf5.gather import RowRequest, Runs, extent_spans, fetch_spans, group_by_chunk, unbroken
@@ -185,14 +185,8 @@ class DirectColumn:
         out[where] = values[what]
 
     def _corrupt(self, pieces: _Pieces, i: int, reason: str) -> CorruptChunkError:
-        grid, number = self._grid, int(pieces.numbers[i])
-        first = grid.first_row(number)
-        last = min(first + grid.chunk_rows, self._layout.num_rows) - 1
-        begin, size = int(pieces.offsets[i]), int(pieces.sizes[i])
-        return CorruptChunkError(
-            f"{self._path}: column {self._layout.name!r}, chunk {number} (rows {first} to {last}, bytes {begin} to "
-            f"{begin + size - 1} of the file): {reason}. The file is damaged there: restore it from a copy."
-        )
+        found = int(pieces.numbers[i]), int(pieces.offsets[i]), int(pieces.sizes[i])
+        return corrupt_chunk(self._path, self._layout, *found, reason)
 
 
 class _Decode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from ray_h5.errors import ExternalDataError, MissingSourceError
 PathLike = str | os.PathLike[str]
 
 # libhdf5 looks there first, whatever the file says.
-_REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX")
+_REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 _MAX_NUMBERED = 1 << 20
 
 
@@ -64,20 +63,15 @@ class ExternalPolicy:
         return path
 
 
-def numbered_names(file_name: str, dataset_name: str, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the sources that a mapping of a virtual dataset stands for.
+def numbered_names(file_name: str, dataset_name: str) -> Iterator[tuple[str, str]]:
+    """Yield the sources that a mapping of a virtual dataset may stand for.
 
-    ``%b`` stands for the number of a block: libhdf5 counts up for as long as there is such a file
+    ``%b`` stands for the number of a block: libhdf5 counts up until there is no such source
     (H5Pset_virtual). ``%%`` stands for a percent sign, and names without a ``%`` for themselves.
     """
-    if "%b" not in (file_name + dataset_name).replace("%%", ""):
-        yield file_name.replace("%%", "%"), dataset_name.replace("%%", "%")
-        return
-    for number in itertools.islice(itertools.count(), _MAX_NUMBERED):
-        file, dataset = (_numbered(name, number) for name in (file_name, dataset_name))
-        if number and (file == file_name or not os.path.lexists(os.path.join(folder, file))):
-            return
-        yield file, dataset
+    numbered = "%b" in (file_name + dataset_name).replace("%%", "")
+    for number in range(_MAX_NUMBERED if numbered else 1):
+        yield _numbered(file_name, number), _numbered(dataset_name, number)
 
 
 def _numbered(name: str, number: int) -> str:

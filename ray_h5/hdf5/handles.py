@@ -10,15 +10,16 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import h5py
 
 from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
-from ray_h5.hdf5.chunks import build_chunk_index
+from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import ExternalPolicy
+from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
 from ray_h5.hdf5.parser import H5Tree, describe
@@ -41,7 +42,8 @@ class OpenFile:
         self._lock = threading.RLock()
         with open_h5(path) as file:
             # A descriptor of our own: one that libhdf5 opened would carry its lock along.
-            self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            with translated(path):
+                self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.source.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
         self.identity = self.source.identity()
@@ -78,14 +80,13 @@ class OpenFile:
         with self._lock:
             if name not in self._readers:
                 layout = self.column(name, library)
-                direct = layout.direct
-                self._readers[name] = self._direct(layout, library) if direct else H5pyColumn(self.path, layout)
+                self._readers[name] = (self._direct if layout.direct else self._through_h5py)(layout, library)
             return self._readers[name]
 
-    def check_unchanged(self) -> None:
-        """Raise if the file, or one that its values come from, is not in the state in which it was described."""
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        """Raise if the file, or another that these columns come from, is not as when it was described."""
         check_identity(self.path, self.identity, self.source.identity())
-        for path, identity in self._sources():
+        for path, identity in self._sources(names):
             if not os.path.exists(path):
                 # libhdf5 would fill in, and say nothing.
                 raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
@@ -93,19 +94,26 @@ class OpenFile:
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
-        return all(os.path.exists(path) and FileIdentity.of(os.stat(path)) == known for path, known in self._sources())
-
-    def _sources(self) -> list[tuple[str, FileIdentity]]:
         with self._lock:
-            return [source for column in self._columns.values() for source in column.sources]
+            sources = self._sources(self._columns)
+        return all(os.path.exists(path) and FileIdentity.of(os.stat(path)) == known for path, known in sources)
+
+    def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity]]:
+        return [source for name in names if name in self._columns for source in self._columns[name].sources]
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
-        index = None
-        if layout.storage == "chunked":
-            with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
-                dataset = library.dataset(layout.name)
-                index = build_chunk_index(dataset, layout, self.path, self.identity.size)
+        index = self._index(layout, library) if layout.storage == "chunked" else None
         return DirectColumn(self.path, layout, self.source, index)
+
+    def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
+        if layout.storage != "chunked" or layout.sources or not (layout.lists_its_chunks and layout.item_bytes):
+            return H5pyColumn(self.path, layout)
+        guard = ChunkGuard(self.path, layout, self.source, self._index(layout, library))
+        return H5pyColumn(self.path, layout, guard.check)
+
+    def _index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex:
+        with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
+            return build_chunk_index(library.dataset(layout.name), layout, self.path, self.identity.size)
 
 
 class OpenLibrary:

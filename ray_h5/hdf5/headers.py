@@ -68,9 +68,19 @@ def describe_column(
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
         fill=_fill(dataset) if direct else None,
         element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+        lists_its_chunks=_lists_its_chunks(dataset) and not dataset.file.userblock_size,
+        item_bytes=_item_bytes(dataset, element),
         sources=sources,
         direct=direct,
     )
+
+
+def _item_bytes(dataset: h5py.Dataset, element: np.dtype) -> int:
+    """Return the size of a value in the file; 0 where libhdf5 does not tell it."""
+    if element.kind == "O":
+        # A value of varying length is stored as its length, and an address and index in the global heap.
+        return int(4 + dataset.file.id.get_create_plist().get_sizes()[0] + 4)
+    return 0 if element.hasobject else int(dataset.id.get_type().get_size())
 
 
 def _fill(dataset: h5py.Dataset) -> np.ndarray:

@@ -82,6 +82,10 @@ class ColumnLayout:
         0-d array of `stored_dtype`: the value of rows that were never written.
     element : numpy.dtype, optional
         For arrays of varying length: dtype of their elements.
+    item_bytes : int
+        Size of a value in the file; 0 where it is not known.
+    lists_its_chunks : bool
+        Whether libhdf5 tells rightly where the chunks are.
     sources : tuple of (str, FileIdentity)
         Other files that the values come from: behind external links, of a virtual dataset, or
         external storage.
@@ -99,6 +103,8 @@ class ColumnLayout:
     offset: int | None = None
     fill: np.ndarray | None = None
     element: np.dtype | None = None
+    item_bytes: int = 0
+    lists_its_chunks: bool = True
     sources: tuple[tuple[str, FileIdentity], ...] = ()
     direct: bool = False
 
@@ -118,6 +124,11 @@ class ColumnLayout:
     @property
     def row_bytes(self) -> int:
         return math.prod(self.row_shape) * self.stored_dtype.itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a decoded chunk."""
+        return math.prod(self.chunk_shape or ()) * (self.item_bytes or self.stored_dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)

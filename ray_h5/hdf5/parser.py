@@ -154,8 +154,14 @@ class H5Tree:
         source = dataset.file.filename
         if dataset.is_virtual:
             for each in dataset.virtual_sources():
-                for file_name, name in numbered_names(each.file_name, each.dset_name, os.path.dirname(source)):
-                    self._trace_virtual(dataset, file_name, name, f"virtual dataset of {where}", hops)
+                names = numbered_names(each.file_name, each.dset_name)
+                for number, (file_name, name) in enumerate(names):
+                    try:
+                        self._trace_virtual(dataset, file_name, name, f"virtual dataset of {where}", hops)
+                    except MissingSourceError:
+                        if number == 0:
+                            raise
+                        break
         for file_name, _, _ in dataset.external or ():
             what, name = f"external storage of {where}", os.fsdecode(file_name)
             if not os.path.isabs(name):

@@ -191,12 +191,23 @@ class RowReader:
             An array for each column wanted. A dtype other than the column's casts, as
             ``astype`` does, chunk by chunk.
         rows : numpy.ndarray
-            int64 rows, each in the file.
+            Rows, as in `read`.
         places : numpy.ndarray, optional
             int64: ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+
+        Raises
+        ------
+        RowIndexError, OptionError
+            If a row is not in the file, or an array cannot take the rows.
         """
-        request = RowRequest.of(rows, places)
+        if not out:
+            return
+        layouts = self.find(list(out))
+        rows = as_rows(rows, common_rows(self.path, layouts), self.path)
+        for name, array in out.items():
+            _check_fit(array, layouts[name], len(rows), places, f"{self.path}: column {name!r}")
         if len(rows):
+            request = RowRequest.of(rows, places)
             self._retrying(lambda: self._read(out, request))
 
     def close(self) -> None:
@@ -218,25 +229,26 @@ class RowReader:
 
     def _read(self, out: Mapping[str, np.ndarray], request: RowRequest) -> None:
         file = self._file()
-        file.check_unchanged()
         jobs: list[Job] = []
         with file.library() as library:
+            readers = {name: file.reader(name, library) for name in out}
+            file.check_unchanged(out)
             for name, array in out.items():
-                jobs += file.reader(name, library).jobs(request, array, library)
+                jobs += readers[name].jobs(request, array, library)
             self.stats.add(run_jobs(jobs, self.threads))
         # Old offsets in a file that was rewritten meanwhile can decode to full length.
-        file.check_unchanged()
+        file.check_unchanged(out)
 
     def _file(self) -> OpenFile:
         if self._closed:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
-        if self._held is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            opened = open_file(self.path, self.group, self._policy)
+        held = self._held
+        if held is None or self._pid != os.getpid():
+            held = open_file(self.path, self.group, self._policy)
             if self._expect is not None:
-                check_identity(self.path, self._expect, opened.identity)
-            self._held = opened
-        return self._held
+                check_identity(self.path, self._expect, held.identity)
+            self._pid, self._held = os.getpid(), held
+        return held
 
     def _retrying(self, action: Any) -> Any:
         """Do `action`; after an error that may pass, open the file anew and do it again."""
@@ -296,6 +308,16 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     if outside.any():
         raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
     return wanted
+
+
+def _check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:
+    last = count - 1 if places is None else int(places.max(initial=-1))
+    if array.shape[1:] != layout.row_shape or array.ndim == 0 or last >= len(array):
+        raise OptionError(
+            f"{where}: expected an array of {last + 1} or more rows of shape {layout.row_shape}, found {array.shape}"
+        )
+    if places is not None and (len(places) != count or places.min(initial=0) < 0):
+        raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
 
 
 def common_rows(where: str, columns: Mapping[str, ColumnLayout]) -> int:

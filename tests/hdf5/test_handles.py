@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -272,6 +273,27 @@ def test_failing_to_open_leaves_no_descriptor_behind(tmp_path):
 
 
 @pytest.mark.usefixtures("empty_cache")
+def test_running_out_of_descriptors(path):
+    def outcomes():
+        found = []
+        for spare in range(8):
+            handles._handles = handles._Handles()
+            gc.collect()
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # One of those in use was the listing itself.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1 + spare, hard))
+            try:
+                found.append(RowReader(path).read(["x"], [3])["x"].tobytes() == VALUES[3].tobytes())
+            except RayH5Error as exc:
+                found.append(path in str(exc))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return found
+
+    assert in_fork(outcomes) == [True] * 8
+
+
+@pytest.mark.usefixtures("empty_cache")
 def test_groups_and_policies_do_not_share_a_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = [1, 2]
@@ -301,6 +323,28 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
                 assert_same(found["y"], VALUES[rows] + 1)
     finally:
         sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("other", ["opens it anew", "closes it"])
+def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
+    reader = RowReader(path)
+    reader.read(["x"])
+    getpid, left = os.getpid, [None]
+
+    def getpid_and_let_go():
+        # A moment at which the reader has seen that it holds a file, and does not have it in hand yet.
+        if left:
+            left.clear()
+            reader._reopen() if other == "opens it anew" else reader.close()
+        return getpid()
+
+    monkeypatch.setattr(os, "getpid", getpid_and_let_go)
+    try:
+        assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
+    except OptionError as exc:
+        assert other == "closes it"
+        assert "closed" in str(exc)  # noqa: PT017  either is right
+    assert not left
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -440,6 +484,33 @@ def test_rows_of_every_kind(path, rows, expected):
 
 def test_no_columns(path):
     assert RowReader(path).read([], [1]) == {}
+
+
+NO_FIT = [
+    ("rows below", (2, 30), [0, -1], None, RowIndexError),
+    ("rows above", (2, 30), [0, 40], None, RowIndexError),
+    ("too few rows", (1, 30), [0, 1], None, OptionError),
+    ("narrower", (2, 29), [0, 1], None, OptionError),
+    ("wider", (2, 60), [0, 1], None, OptionError),
+    ("another axis", (2, 30, 1), [0, 1], None, OptionError),
+    ("an axis less", (60,), [0, 1], None, OptionError),
+    ("places above", (2, 30), [0, 1], [1, 2], OptionError),
+    ("places below", (2, 30), [0, 1], [-1, 0], OptionError),
+    ("fewer places", (2, 30), [0, 1], [1], OptionError),
+]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize(
+    ("shape", "rows", "places", "leaf"), [each[1:] for each in NO_FIT], ids=[each[0] for each in NO_FIT]
+)
+def test_read_into_refuses_what_does_not_fit(tmp_path, storage, shape, rows, places, leaf):
+    # Rows go to their places as bytes: where the shape is another one, they would land in others.
+    reader = RowReader(write(tmp_path / "a.h5", {"x": VALUES}, **STORAGES[storage]))
+    out = np.zeros(shape, "i4")
+    with pytest.raises(leaf):
+        reader.read_into({"x": out}, np.array(rows), None if places is None else np.array(places))
+    assert not out.any()
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -16,6 +16,7 @@ from ray_h5.errors import (
     OptionError,
     RayH5Error,
     SchemaMismatchError,
+    StaleIndexError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
@@ -458,6 +459,52 @@ def test_numbered_sources_do_not_lead_outside(numbered, tmp_path):
         RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_numbered_columns_do_not_lead_outside(world, number):
+    # Numbers may stand in the names of datasets too: each of them may be a link.
+    with h5py.File(world.path, "r+", libver="latest") as file:
+        for i in range(3):
+            file[f"d{i}"] = h5py.ExternalLink(world.secret, "/s") if i == number else ROWS
+        space = h5py.h5s.create_simple((15,), (h5py.h5s.UNLIMITED,))
+        space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (5,), (5,))
+        plist = plist_with()
+        plist.set_virtual(space, b".", b"d%b", h5py.h5s.create_simple((5,)))
+        whole = h5py.h5s.create_simple((15,), (h5py.h5s.UNLIMITED,))
+        h5py.h5d.create(file.id, b"chained", h5py.h5t.STD_I64LE, whole, plist)
+    expected = [100 * (i == number) + row for i in range(3) for row in range(5)]
+    with h5py.File(world.path, "r") as file:
+        assert file["chained"][:].tolist() == expected, "h5py follows it"
+    with pytest.raises(ExternalDataError, match=r"secret\.h5"):
+        RowReader(world.path).read(["chained"])
+    assert RowReader(world.path, allow_external=[world.outside]).read(["chained"])["chained"].tolist() == expected
+
+
+@pytest.mark.parametrize("variable", ["HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX", "HDF5_EXTFILE_PREFIX"])
+@pytest.mark.parametrize("column", ["link", "virtual", "virtual over a link", "raw"])
+def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, variable, column):
+    # libhdf5 looks below these first, so that what is checked would not be what is read.
+    for folder, values in (("inside", ROWS), ("outside", ROWS + 666)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "b.h5", {"x": values})
+        (tmp_path / folder / "raw.bin").write_bytes(values.tobytes())
+
+    def fill(file):
+        file["link"] = h5py.ExternalLink("b.h5", "/x")
+        file.create_virtual_dataset("virtual", virtual("b.h5", "x"))
+        file.create_virtual_dataset("virtual over a link", virtual(".", "/link"))
+        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
+
+    path = file_with(tmp_path / "inside" / "a.h5", fill)
+    monkeypatch.chdir(tmp_path / "inside")
+    monkeypatch.setenv(variable, str(tmp_path / "outside"))
+    try:
+        found = RowReader(path, allow_external=[tmp_path / "inside"]).read([column])[column]
+    except ExternalDataError as exc:
+        assert variable in str(exc) or "raw.bin" in str(exc)  # noqa: PT017  either is right
+    else:
+        assert found.tolist() == ROWS.tolist()
+
+
 @pytest.mark.parametrize("kind", ["link", "virtual"])
 @pytest.mark.parametrize("change", ["values", "dtype", "fewer rows", "more rows"])
 def test_linked_file_that_changes(tmp_path, kind, change):
@@ -481,6 +528,22 @@ def test_linked_file_that_changes(tmp_path, kind, change):
             assert "b.h5" in str(exc) or path in str(exc)  # noqa: PT017
             continue
         assert_same(found, by_h5py(path, "x", [0, 2]))
+
+
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_a_linked_file_disturbs_no_other_column(tmp_path, change):
+    write(tmp_path / "b.h5", {"x": ROWS})
+    path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("x", h5py.ExternalLink("b.h5", "/x")))
+    reader = RowReader(path, allow_external=[tmp_path])
+    assert set(reader.columns) == {"ok", "x"}
+    reader.read(["ok", "x"])
+    if change == "gone":
+        os.unlink(tmp_path / "b.h5")
+    else:
+        os.utime(tmp_path / "b.h5", ns=(1, 1))
+    assert reader.read(["ok"], [4])["ok"].tolist() == [4]
+    with pytest.raises((StaleIndexError, MissingSourceError), match=r"b\.h5"):
+        reader.read(["x"])
 
 
 # Columns that are none ---------------------------------------------------------------------------

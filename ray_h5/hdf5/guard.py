@@ -1,0 +1,90 @@
+"""A look at stored chunks before libhdf5 decodes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
+from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
+from ray_h5.hdf5.columns import Worker
+from ray_h5.hdf5.gather import group_by_chunk
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.source import ByteSource
+
+_SHUFFLE, _FLETCHER32 = 2, 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkGuard:
+    """Refuses chunks that libhdf5 (2.0) would take for whole although they are not.
+
+    It hands out uninitialised memory for a chunk that is stored or decoded too short, and can
+    crash on a checksummed chunk of less than four bytes.
+
+    Attributes
+    ----------
+    path : str
+        The file, for messages.
+    layout : ColumnLayout
+        A chunked column.
+    source : ByteSource
+        The bytes of the file.
+    index : ChunkIndex
+        The chunks.
+    """
+
+    path: str
+    layout: ColumnLayout
+    source: ByteSource
+    index: ChunkIndex
+
+    def check(self, rows: np.ndarray, worker: Worker) -> None:
+        """Raise `CorruptChunkError` unless each chunk that holds one of `rows` is of its proper size.
+
+        Where this package knows the whole pipeline, that is found out by decoding.
+        """
+        assert self.layout.chunk_shape is not None
+        grid = ChunkGrid(self.layout.shape, self.layout.chunk_shape)
+        chunk_rows, _ = group_by_chunk(rows, grid.chunk_rows)
+        numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
+        places = (column.tolist() for column in (numbers, *self.index.locate(numbers)))
+        decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes) if self._decodes else None
+        for number, offset, size, mask in zip(*places, strict=True):
+            if offset == UNALLOCATED:
+                continue
+            reason = self._wrong_size(size, mask)
+            if reason is None and decoder is not None and size != self.layout.chunk_bytes:
+                reason = self._wrong_stream(decoder, offset, size, mask, worker)
+            if reason is not None:
+                raise corrupt_chunk(self.path, self.layout, number, offset, size, reason)
+
+    @property
+    def _decodes(self) -> bool:
+        return bool(self.layout.pipeline.steps) and decodes(self.layout.pipeline)
+
+    def _wrong_size(self, size: int, mask: int) -> str | None:
+        """Say what is wrong with the stored size of a chunk, if its pipeline tells which it must be."""
+        chunk_bytes, checksums, compressed = self.layout.chunk_bytes, 0, False
+        for i, step in enumerate(self.layout.pipeline.steps):
+            if mask >> i & 1:
+                continue
+            checksums += step.id == _FLETCHER32
+            if step.id not in {_SHUFFLE, _FLETCHER32}:
+                compressed, checksums = True, 0
+        unfiltered = mask == 0 and size == chunk_bytes  # a partial chunk may be left so, and not say it
+        if compressed and size <= 4 * checksums:
+            return f"expected more than {4 * checksums} bytes, found {size}"
+        if not compressed and not unfiltered and size != chunk_bytes + 4 * checksums:
+            return f"expected {chunk_bytes + 4 * checksums} stored bytes, found {size}"
+        return None
+
+    def _wrong_stream(self, decoder: ChunkDecoder, offset: int, size: int, mask: int, worker: Worker) -> str | None:
+        stored = worker.buffer("stored", size)
+        self.source.read_into(offset, stored.data)
+        try:
+            decoder.decode(stored, mask, worker.buffer("chunk", self.layout.chunk_bytes), worker.between)
+        except DecodeError as exc:
+            return str(exc)
+        return None
