@@ -1,7 +1,7 @@
 """Undo a filter pipeline: filter id -> decode step, without libhdf5 and without the GIL.
 
-A step that is not here is not an error: columns whose pipeline is not `decodes`-able are read
-through h5py. To add a filter, write its step and register it in `_STEPS`.
+A filter that is not here is not an error: columns whose pipeline is not `decodes`-able are read
+through h5py. To add one, write its step and register it in `_STEPS`.
 """
 
 from __future__ import annotations
@@ -9,93 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import imagecodecs
 import numpy as np
 
+from ray_h5.hdf5.bitshuffle import Bitshuffle, Lz4
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
+from ray_h5.hdf5.steps import Blosc, Bytes, DecodeError, Deflate, Fletcher32, Lzf, Shuffle, Step, Szip, Zstd
 
-Bytes = np.ndarray
-"""A 1-d array of uint8."""
+__all__ = ["ChunkDecoder", "DecodeError", "decodes"]
 
-
-class DecodeError(ValueError):
-    """A chunk does not decode; the reader knows which one and says so."""
-
-
-class Deflate:
-    """zlib streams, by libdeflate."""
-
-    def __init__(self, step: FilterStep) -> None: ...
-
-    def decode(self, data: Bytes, out: Bytes) -> None:
-        try:
-            _check_length(imagecodecs.deflate_decode(data, out=out), out)
-        except imagecodecs.DeflateError as exc:
-            raise DecodeError(f"the deflate stream is damaged ({exc})") from exc
-
-
-class Lzf:
-    """LZF as h5py writes it: a bare stream."""
-
-    def __init__(self, step: FilterStep) -> None: ...
-
-    def decode(self, data: Bytes, out: Bytes) -> None:
-        try:
-            _check_length(imagecodecs.lzf_decode(data, out=out), out)
-        except imagecodecs.LzfError as exc:
-            raise DecodeError(f"the lzf stream is damaged ({exc})") from exc
-
-
-class Shuffle:
-    """Byte shuffle. The element size is the filter's own parameter, not the column's dtype."""
-
-    def __init__(self, step: FilterStep) -> None:
-        self._size = step.client_data[0] if step.client_data else 1
-
-    def decode(self, data: Bytes, out: Bytes) -> None:
-        size = self._size
-        if len(data) != len(out):
-            raise DecodeError(f"expected {len(out)} shuffled bytes, found {len(data)}")
-        whole = len(out) // size * size
-        if size <= 1 or whole == 0:
-            out[:] = data
-            return
-        # Bytes that do not fill an element are stored behind the shuffled ones, as they are.
-        out[whole:] = data[whole:]
-        if size in {2, 4, 8}:
-            unsigned = f"u{size}"
-            imagecodecs.byteshuffle_decode(data[:whole].view(unsigned), out=out[:whole].view(unsigned))
-        else:
-            np.copyto(out[:whole].reshape(-1, size), data[:whole].reshape(size, -1).T)
-
-
-class Fletcher32:
-    """Checksum in the last four bytes."""
-
-    def __init__(self, step: FilterStep) -> None: ...
-
-    def decode(self, data: Bytes, out: Bytes) -> None:
-        if len(data) != len(out) + 4:
-            raise DecodeError(f"expected {len(out)} bytes and a checksum of 4, found {len(data)} in all")
-        self.check(data)
-        out[:] = data[:-4]
-
-    @staticmethod
-    def check(data: Bytes) -> Bytes:
-        """Return the data without its checksum, which is compared first."""
-        if len(data) < 4:
-            raise DecodeError(f"expected a checksum of 4 bytes, found {len(data)} bytes in all")
-        body, stored = data[:-4], int.from_bytes(data[-4:].tobytes(), "little")
-        found = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
-        if found != stored:
-            raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {found:#010x}")
-        return body
-
-
-Step = Deflate | Lzf | Shuffle | Fletcher32
-
-_STEPS: dict[int, Callable[[FilterStep], Step]] = {1: Deflate, 2: Shuffle, 3: Fletcher32, 32000: Lzf}
-_SIZE_KEEPING = frozenset({2, 3})  # up to the checksum, whose size is known
+_STEPS: dict[int, type[Step]] = {
+    1: Deflate,
+    2: Shuffle,
+    3: Fletcher32,
+    4: Szip,
+    32000: Lzf,
+    32001: Blosc,
+    32004: Lz4,
+    32008: Bitshuffle,
+    32015: Zstd,
+}
 
 
 def decodes(pipeline: FilterPipeline) -> bool:
@@ -104,18 +36,40 @@ def decodes(pipeline: FilterPipeline) -> bool:
     What comes out of a compressor is of unknown size, so a chunk that went through another step
     after it can only be decoded into a buffer that is grown by trial: h5py does those.
     """
-    steps = pipeline.steps
-    before_last = steps[:-1]
-    trailing_checksum = len(steps) > 1 and steps[-1].id == 3
-    if trailing_checksum:
-        before_last = steps[:-2]
-    return all(step.id in _STEPS for step in steps) and all(step.id in _SIZE_KEEPING for step in before_last)
+    steps = [_undo(step) for step in pipeline.steps]
+    # The size of a checksum is known, so one may follow a compressor.
+    last = len(steps) - 1 - (len(steps) > 1 and isinstance(steps[-1], Fletcher32))
+    return None not in steps and all(step is not None and step.keeps_size for step in steps[:last])
+
+
+def _undo(step: FilterStep) -> Step | None:
+    undo = _STEPS.get(step.id)
+    return undo(step) if undo is not None and undo.takes(step.client_data) else None
+
+
+Decode = Callable[[Bytes, Bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    step: Step
-    out_bytes: int
+    """A step that does not yield the chunk yet.
+
+    Attributes
+    ----------
+    decode : callable, optional
+        Fills the buffer that the next step reads; None for a checksum, which is looked at and left off.
+    slot : int
+        The buffer, which is not the one read from.
+    head : int
+        Bytes that the next step wants in front of its data.
+    size : int
+        Bytes that this step yields.
+    """
+
+    decode: Decode | None
+    slot: int
+    head: int
+    size: int
 
 
 class ChunkDecoder:
@@ -133,7 +87,7 @@ class ChunkDecoder:
         self._pipeline = pipeline
         self._chunk_bytes = chunk_bytes
         self._all_skipped = (1 << len(pipeline.steps)) - 1
-        self._stages: dict[int, tuple[_Stage, ...]] = {}
+        self._plans: dict[int, tuple[tuple[_Stage, ...], Decode]] = {}
 
     def stores_raw(self, masks: np.ndarray) -> np.ndarray:
         """Tell for each filter mask (uint32) whether its chunk is stored as it is."""
@@ -159,33 +113,55 @@ class ChunkDecoder:
         DecodeError
             If the data do not decode to `chunk_bytes` bytes.
         """
-        stages = self._stages.get(mask)
-        if stages is None:
-            stages = self._stages[mask] = self._plan(mask & self._all_skipped)
-        if not stages:
-            if len(data) != len(out):
-                raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
-            out[:] = data
-            return
-        for i, stage in enumerate(stages[:-1]):
-            if isinstance(stage.step, Fletcher32):
-                data = stage.step.check(data)
+        mask &= self._all_skipped
+        plan = self._plans.get(mask)
+        if plan is None:
+            plan = self._plans[mask] = self._plan(mask)
+        stages, decode_last = plan
+        for stage in stages:
+            if stage.decode is None:
+                data = Fletcher32.check(data)
                 continue
-            between = scratch(i % 2, stage.out_bytes)
-            stage.step.decode(data, between)
+            between = scratch(stage.slot, stage.head + stage.size)
+            stage.decode(data, between[stage.head :] if stage.head else between)
             data = between
-        stages[-1].step.decode(data, out)
+        decode_last(data, out)
 
-    def _plan(self, mask: int) -> tuple[_Stage, ...]:
-        size, stages = self._chunk_bytes, []
-        for i, step in enumerate(self._pipeline.steps):
-            if not mask >> i & 1:
-                stages.append(_Stage(_STEPS[step.id](step), size))
-                size += 4 if step.id == 3 else 0
-        return tuple(reversed(stages))
+    def _plan(self, mask: int) -> tuple[tuple[_Stage, ...], Decode]:
+        steps, sizes = self._applied(mask)
+        if not steps:
+            return (), _copy
+        stages: list[_Stage] = []
+        slot, head = 0, 0
+        for step, following, size in zip(steps, steps[1:], sizes, strict=False):
+            if isinstance(step, Fletcher32):
+                head = 0
+                stages.append(_Stage(None, slot, head, size))
+            else:
+                decode, slot, head = _entry(step, head), 1 - slot, following.head
+                stages.append(_Stage(decode, slot, head, size))
+        return tuple(stages), _entry(steps[-1], head)
+
+    def _applied(self, mask: int) -> tuple[list[Step], list[int]]:
+        """Return the steps of a chunk in the order in which they are undone, and what each yields in bytes."""
+        size, steps, sizes = self._chunk_bytes, [], []
+        for i, described in enumerate(self._pipeline.steps):
+            if mask >> i & 1:
+                continue
+            step = _undo(described)
+            if step is None:
+                raise DecodeError(f"{described.name} with parameters {described.client_data} is not decoded here")
+            steps.append(step)
+            sizes.append(size)
+            size += 4 * isinstance(step, Fletcher32)
+        return steps[::-1], sizes[::-1]
 
 
-def _check_length(decoded: np.ndarray, out: Bytes) -> None:
-    # libhdf5 takes a short stream and leaves the rest of the chunk uninitialised.
-    if len(decoded) != len(out):
-        raise DecodeError(f"expected {len(out)} decoded bytes, found {len(decoded)}")
+def _entry(step: Step, head: int) -> Decode:
+    return step.decode_behind_head if head else step.decode
+
+
+def _copy(data: Bytes, out: Bytes) -> None:
+    if len(data) != len(out):
+        raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
+    out[:] = data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import time
@@ -14,8 +13,6 @@ import numpy as np
 
 from ray_h5.errors import (
     OptionError,
-    RowIndexError,
-    SchemaMismatchError,
     TransientIOError,
     UnknownColumnError,
 )
@@ -26,13 +23,12 @@ from ray_h5.hdf5.gather import RowRequest
 from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import is_transient
+from ray_h5.hdf5.rows import Rows, as_rows, check_fit, common_rows, near_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
-
-Rows = slice | Sequence[int] | np.ndarray
 
 _RETRY_WAITS_S = (0.1, 0.5, 2.0)
 """Waits before each new try after an error that may pass."""
@@ -205,7 +201,7 @@ class RowReader:
         layouts = self.find(list(out))
         rows = as_rows(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
-            _check_fit(array, layouts[name], len(rows), places, f"{self.path}: column {name!r}")
+            check_fit(array, layouts[name], len(rows), places, f"{self.path}: column {name!r}")
         if len(rows):
             request = RowRequest.of(rows, places)
             self._retrying(lambda: self._read(out, request))
@@ -290,63 +286,3 @@ class RowReader:
 
     def __repr__(self) -> str:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
-
-
-def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
-    """Return `rows` as an int64 array of row numbers, each checked to be below `num_rows`."""
-    if isinstance(rows, slice):
-        return np.arange(*rows.indices(num_rows), dtype=np.int64)
-    wanted = np.asarray(rows)
-    if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iub"):
-        raise OptionError(f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}")
-    if wanted.dtype.kind == "b":
-        if len(wanted) != num_rows:
-            raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
-        return np.flatnonzero(wanted)
-    wanted = wanted.astype(np.int64)
-    outside = (wanted < 0) | (wanted >= num_rows)
-    if outside.any():
-        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
-    return wanted
-
-
-def _check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:
-    last = count - 1 if places is None else int(places.max(initial=-1))
-    if array.shape[1:] != layout.row_shape or array.ndim == 0 or last >= len(array):
-        raise OptionError(
-            f"{where}: expected an array of {last + 1} or more rows of shape {layout.row_shape}, found {array.shape}"
-        )
-    if places is not None and (len(places) != count or places.min(initial=0) < 0):
-        raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
-
-
-def common_rows(where: str, columns: Mapping[str, ColumnLayout]) -> int:
-    """Return the length of the first axis of `columns`.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If there is none, or more than one; the message lists them.
-    """
-    lengths: dict[int, list[str]] = {}
-    for name, column in columns.items():
-        lengths.setdefault(column.num_rows, []).append(name)
-    if len(lengths) == 1:
-        return next(iter(lengths))
-    if not lengths:
-        raise SchemaMismatchError(f"{where}: found no column; is group= the group that holds the datasets?")
-    listed = "\n".join(f"  {n} rows: {', '.join(names)}" for n, names in sorted(lengths.items()))
-    raise SchemaMismatchError(
-        f"{where}: expected columns with one common first axis, found {len(lengths)} lengths:\n{listed}\n"
-        "Choose columns of one length with columns=[...], or a group that holds only those with group=."
-    )
-
-
-def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a sentence that offers the names nearest to `name`."""
-    known = sorted(names)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f" Did you mean {' or '.join(repr(each) for each in near)}?"
-    shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-    return f" There is: {shown}." if known else " There are no columns."

@@ -17,7 +17,8 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
-from ray_h5.hdf5.reader import RowReader, common_rows
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.rows import common_rows
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
 logger = logging.getLogger(__name__)

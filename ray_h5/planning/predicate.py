@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import PredicateError, UnknownColumnError
-from ray_h5.hdf5.reader import near_names
+from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.schema import ColumnSpec
 
 _ROW = "__ray_h5_row__"

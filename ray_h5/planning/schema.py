@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
-from ray_h5.hdf5.reader import near_names
+from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.arrow import arrow_type, real_dtype, to_arrow
 
 _TENSOR_KINDS = frozenset({"number", "bool"})

@@ -19,7 +19,7 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, UnknownColumnError
-from ray_h5.hdf5.reader import near_names
+from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.index import Scope, build_index
 from ray_h5.planning.plan import ReadPlan, choose_block_rows, read_block
 from ray_h5.planning.predicate import check_names, evaluate

@@ -80,7 +80,7 @@ def test_fork_while_the_parent_reads_on(path):
     thread.start()
     try:
         for _ in range(3):
-            assert in_fork(lambda: [check(i) for i in range(200)] and wrong) == []
+            assert in_fork(lambda: [check(i) for i in range(60)] and wrong) == []
     finally:
         stop.set()
         thread.join()

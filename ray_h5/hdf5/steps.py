@@ -1,0 +1,248 @@
+"""What undoes one filter: bytes in, bytes out, without libhdf5 and without the GIL.
+
+A step fills its output to the last byte or raises `DecodeError`, and writes nothing beyond it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import imagecodecs
+import numpy as np
+
+from ray_h5.hdf5.layout import FilterStep
+
+Bytes = np.ndarray
+"""A 1-d array of uint8."""
+
+
+class DecodeError(ValueError):
+    """A chunk does not decode; the reader knows which one and says so."""
+
+
+class Step:
+    """Undoes one filter of a pipeline.
+
+    Parameters
+    ----------
+    step : FilterStep
+        A filter whose client data it `takes`.
+
+    Attributes
+    ----------
+    keeps_size : bool
+        Whether as many bytes come out as go in, a checksum apart.
+    head : int
+        How many bytes in front of its data `decode_behind_head` makes use of.
+    """
+
+    keeps_size: bool = False
+    head: ClassVar[int] = 0
+
+    def __init__(self, step: FilterStep) -> None: ...
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:  # noqa: ARG004  most streams decode without parameters
+        """Whether what a filter with these parameters has written can be undone here."""
+        return True
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        """Fill `out` with what `data` decode to."""
+        raise NotImplementedError
+
+    def decode_behind_head(self, data: Bytes, out: Bytes) -> None:
+        """Fill `out` with what ``data[head:]`` decode to; ``data[:head]`` may be written to."""
+        self.decode(data, out)
+
+
+class Deflate(Step):
+    """zlib streams, by libdeflate."""
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        fill(out, data, "deflate", imagecodecs.deflate_decode, imagecodecs.DeflateError)
+
+
+class Lzf(Step):
+    """LZF as h5py writes it: a bare stream."""
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        fill(out, data, "lzf", imagecodecs.lzf_decode, imagecodecs.LzfError)
+
+
+class Zstd(Step):
+    """Zstandard: a frame or several, whether or not they tell their decoded size."""
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        fill(out, data, "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
+
+
+class Blosc(Step):
+    """Blosc, the first: its header tells sizes, compressor and shuffle; it unshuffles by itself."""
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) < 16:
+            raise DecodeError(f"expected a blosc header of 16 bytes, found {len(data)} bytes in all")
+        decoded_bytes, _, stored_bytes = struct.unpack_from("<III", data.data, 4)
+        check_header("blosc", decoded_bytes, out)
+        # blosc is not told where its input ends: it believes the header.
+        if stored_bytes > len(data):
+            raise DecodeError(f"expected {stored_bytes} stored bytes, as the blosc header has it, found {len(data)}")
+        fill(out, data, "blosc", imagecodecs.blosc_decode, imagecodecs.BloscError)
+
+
+class Fletcher32(Step):
+    """Checksum in the last four bytes."""
+
+    keeps_size = True
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) != len(out) + 4:
+            raise DecodeError(f"expected {len(out)} bytes and a checksum of 4, found {len(data)} in all")
+        out[:] = self.check(data)
+
+    @staticmethod
+    def check(data: Bytes) -> Bytes:
+        """Return the data without its checksum, which is compared first."""
+        if len(data) < 4:
+            raise DecodeError(f"expected a checksum of 4 bytes, found {len(data)} bytes in all")
+        body, stored = data[:-4], int.from_bytes(data[-4:].tobytes(), "little")
+        found = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
+        if found != stored:
+            raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {found:#010x}")
+        return body
+
+
+class Shuffle(Step):
+    """Byte shuffle. The element size is the filter's own parameter, not the column's dtype."""
+
+    keeps_size = True
+    head = 24
+
+    def __init__(self, step: FilterStep) -> None:
+        (self._size,) = step.client_data
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        return len(client_data) == 1 and client_data[0] > 0
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        framed = np.empty(self.head + len(data), np.uint8)
+        framed[self.head :] = data
+        self.decode_behind_head(framed, out)
+
+    def decode_behind_head(self, data: Bytes, out: Bytes) -> None:
+        if len(data) - self.head != len(out):
+            raise DecodeError(f"expected {len(out)} shuffled bytes, found {len(data) - self.head}")
+        unshuffle(data, self._size, out)
+
+
+_BLOSC_CHUNK = struct.Struct("<BBBBIIIII")
+_BLOSC_ELEMENT_LIMIT = 255
+_BLOSC_BLOCK_LIMIT = 700_000_000
+
+
+def unshuffle(framed: Bytes, size: int, out: Bytes) -> None:
+    """Put together the elements of `size` bytes whose byte planes are in ``framed[Shuffle.head:]``.
+
+    A blosc chunk of a single block, shuffled and not compressed, decodes to just this, about seven
+    times as fast as imagecodecs' byteshuffle or numpy do it. Its header goes in front of the data.
+    """
+    nbytes = len(out)
+    if size <= _BLOSC_ELEMENT_LIMIT and size <= nbytes <= _BLOSC_BLOCK_LIMIT:
+        # Versions of blosc's format and blosclz's; flags: shuffled, one stream a block; sizes of element,
+        # data, block and chunk; where the block begins, and its stored size.
+        header = 2, 1, 0x11, size, nbytes, nbytes, Shuffle.head + nbytes, 20, nbytes
+        _BLOSC_CHUNK.pack_into(framed.data, 0, *header)
+        fill(out, framed, "shuffle", imagecodecs.blosc_decode, imagecodecs.BloscError)
+        return
+    planes, whole = framed[Shuffle.head :], nbytes // size * size
+    np.copyto(out[:whole].reshape(-1, size), planes[:whole].reshape(size, -1).T)
+    # Bytes that do not fill an element are stored behind the planes, as they are.
+    out[whole:] = planes[whole:]
+
+
+class Szip(Step):
+    """Szip, by libaec: four bytes that tell the decoded size, then the coded pixels.
+
+    libaec would also drop the padding of scanlines and put byte planes together. It does that with
+    whatever is in its memory if the stream ends early, so here it decodes and no more.
+    """
+
+    def __init__(self, step: FilterStep) -> None:
+        self._options, self._block, bits, line = step.client_data
+        # Pixels of 32 and 64 bits are coded as planes of bytes.
+        self._planes = bits // 8 if bits > 16 else 1
+        self._bits = bits // self._planes
+        self._line = line
+        self._padded_line = -(-line // self._block) * self._block
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        if len(client_data) != 4:
+            return False
+        _, block, bits, line = client_data
+        # What libhdf5 keeps to when it writes.
+        return bits in {8, 16, 32, 64} and block in range(2, 33, 2) and block <= line <= 128 * block
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) < 4:
+            raise DecodeError(f"expected an szip header of 4 bytes, found {len(data)} bytes in all")
+        check_header("szip", int.from_bytes(data[:4].tobytes(), "little"), out)
+        if len(out) % (self._planes * self._bits // 8):
+            raise DecodeError(f"{len(out)} bytes are no whole number of szip pixels")
+        if self._planes == 1:
+            self._decode_lines(data[4:], out)
+        else:
+            framed = np.empty(Shuffle.head + len(out), np.uint8)
+            self._decode_lines(data[4:], framed[Shuffle.head :])
+            unshuffle(framed, self._planes, out)
+
+    def _decode_lines(self, data: Bytes, out: Bytes) -> None:
+        line, padded_line = (pixels * self._bits // 8 for pixels in (self._line, self._padded_line))
+        if line == padded_line:
+            self._decode_pixels(data, out)
+            return
+        lines, rest = divmod(len(out), line)
+        padded = np.empty(lines * padded_line + rest, np.uint8)
+        self._decode_pixels(data, padded)
+        out[: lines * line].reshape(-1, line)[:] = padded[: lines * padded_line].reshape(-1, padded_line)[:, :line]
+        out[lines * line :] = padded[lines * padded_line :]
+
+    def _decode_pixels(self, data: Bytes, out: Bytes) -> None:
+        fill(
+            out,
+            data,
+            "szip",
+            imagecodecs.szip_decode,
+            imagecodecs.SzipError,
+            options_mask=self._options,
+            pixels_per_block=self._block,
+            bits_per_pixel=self._bits,
+            pixels_per_scanline=self._padded_line,
+        )
+
+
+def fill(
+    out: Bytes,
+    data: Bytes | memoryview | bytes,
+    name: str,
+    decode: Callable[..., Any],
+    error: type[Exception],
+    **parameters: int,
+) -> None:
+    """Fill `out` by a decoder of imagecodecs, to the last byte."""
+    try:
+        decoded = decode(data, **parameters, out=out)
+    except (error, ValueError) as exc:  # ValueError: sizes that the decoder's integers do not hold
+        raise DecodeError(f"the {name} stream is damaged ({exc})") from exc
+    # libhdf5 takes a short stream and leaves the rest of the chunk uninitialised.
+    if len(decoded) != len(out):
+        raise DecodeError(f"expected {len(out)} decoded bytes, found {len(decoded)}")
+
+
+def check_header(name: str, decoded_bytes: int, out: Bytes) -> None:
+    """Compare the decoded size that a stream tells of itself."""
+    if decoded_bytes != len(out):
+        raise DecodeError(f"expected {len(out)} decoded bytes, the {name} header says {decoded_bytes}")
