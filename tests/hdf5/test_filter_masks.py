@@ -330,12 +330,6 @@ def test_pipelines_decoded_here(steps, expected):
     assert decodes(pipeline(*steps)) is expected
 
 
-def szip(plist):
-    if not h5py.h5z.get_filter_info(h5py.h5z.FILTER_SZIP) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED:
-        pytest.skip("this libhdf5 cannot write szip")
-    plist.set_szip(h5py.h5z.SZIP_NN_OPTION_MASK, 8)
-
-
 # name of the pipeline, how it is set, how it is shown
 THROUGH_H5PY = [
     ("deflate+deflate", lambda plist: (plist.set_deflate(4), plist.set_deflate(1))),
@@ -343,7 +337,6 @@ THROUGH_H5PY = [
     ("deflate+fletcher32+deflate", lambda plist: (plist.set_deflate(4), plist.set_fletcher32(), plist.set_deflate(1))),
     ("scaleoffset", lambda plist: plist.set_scaleoffset(h5py.h5z.SO_INT, 0)),
     ("nbit", lambda plist: plist.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL, ())),
-    ("szip", szip),
 ]
 
 
