@@ -356,7 +356,7 @@ def test_threads_open_files_together(tmp_path):
         return found["x"].tobytes() == (VALUES[[i % 40]] + i % 8).tobytes() and found["s"][0] == NAMES[i % 40]
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(read, range(200)))
+        assert all(pool.map(read, range(80)))
 
 
 def test_counts_of_threads_add_up(path):

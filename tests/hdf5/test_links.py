@@ -242,8 +242,16 @@ def test_outside_is_listed_as_refused(world):
     assert all(isinstance(error, ExternalDataError) for error in layout.refused.values())
 
 
-@pytest.mark.parametrize("column", OUTSIDE)
-@pytest.mark.parametrize("spelling", ["plain", "slash", "relative", "through a link", "path-like", "above"])
+SPELLINGS = ["plain", "slash", "relative", "through a link", "path-like", "above"]
+
+
+@pytest.mark.parametrize(
+    ("column", "spelling"),
+    [
+        *((column, "plain") for column in OUTSIDE),
+        *((column, each) for column in ("up", "raw") for each in SPELLINGS[1:]),
+    ],
+)
 def test_outside_that_is_allowed(world, tmp_path, monkeypatch, column, spelling):
     (tmp_path / "way").symlink_to(world.outside)
     monkeypatch.chdir(tmp_path)

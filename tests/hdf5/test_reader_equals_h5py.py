@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from h5kit import assert_same, by_h5py
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.hdf5.reader import RowReader
@@ -158,6 +158,7 @@ CASTS = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data(), cast=st.sampled_from(CASTS), threads=st.integers(1, 3))
 def test_read_into_places_and_casts(data, cast, threads):
     stored, wanted = cast
