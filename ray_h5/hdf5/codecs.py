@@ -47,29 +47,13 @@ def _undo(step: FilterStep) -> Step | None:
     return undo(step) if undo is not None and undo.takes(step.client_data) else None
 
 
-Decode = Callable[[Bytes, Bytes], None]
-
-
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A step that does not yield the chunk yet.
+    """A step, what it yields in bytes, and which buffer that goes to: another one than it is read from."""
 
-    Attributes
-    ----------
-    decode : callable, optional
-        Fills the buffer that the next step reads; None for a checksum, which is looked at and left off.
-    slot : int
-        The buffer, which is not the one read from.
-    head : int
-        Bytes that the next step wants in front of its data.
-    size : int
-        Bytes that this step yields.
-    """
-
-    decode: Decode | None
-    slot: int
-    head: int
+    step: Step
     size: int
+    slot: int
 
 
 class ChunkDecoder:
@@ -87,7 +71,7 @@ class ChunkDecoder:
         self._pipeline = pipeline
         self._chunk_bytes = chunk_bytes
         self._all_skipped = (1 << len(pipeline.steps)) - 1
-        self._plans: dict[int, tuple[tuple[_Stage, ...], Decode]] = {}
+        self._stages: dict[int, tuple[_Stage, ...]] = {}
 
     def stores_raw(self, masks: np.ndarray) -> np.ndarray:
         """Tell for each filter mask (uint32) whether its chunk is stored as it is."""
@@ -114,54 +98,35 @@ class ChunkDecoder:
             If the data do not decode to `chunk_bytes` bytes.
         """
         mask &= self._all_skipped
-        plan = self._plans.get(mask)
-        if plan is None:
-            plan = self._plans[mask] = self._plan(mask)
-        stages, decode_last = plan
-        for stage in stages:
-            if stage.decode is None:
-                data = Fletcher32.check(data)
-                continue
-            between = scratch(stage.slot, stage.head + stage.size)
-            stage.decode(data, between[stage.head :] if stage.head else between)
-            data = between
-        decode_last(data, out)
-
-    def _plan(self, mask: int) -> tuple[tuple[_Stage, ...], Decode]:
-        steps, sizes = self._applied(mask)
-        if not steps:
-            return (), _copy
-        stages: list[_Stage] = []
-        slot, head = 0, 0
-        for step, following, size in zip(steps, steps[1:], sizes, strict=False):
-            if isinstance(step, Fletcher32):
-                head = 0
-                stages.append(_Stage(None, slot, head, size))
+        stages = self._stages.get(mask)
+        if stages is None:
+            stages = self._stages[mask] = self._plan(mask)
+        for stage in stages[:-1]:
+            if isinstance(stage.step, Fletcher32):
+                data = stage.step.check(data)
             else:
-                decode, slot, head = _entry(step, head), 1 - slot, following.head
-                stages.append(_Stage(decode, slot, head, size))
-        return tuple(stages), _entry(steps[-1], head)
+                between = scratch(stage.slot, stage.size)
+                stage.step.decode(data, between)
+                data = between
+        if stages:
+            stages[-1].step.decode(data, out)
+        elif len(data) == len(out):
+            out[:] = data
+        else:
+            raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
 
-    def _applied(self, mask: int) -> tuple[list[Step], list[int]]:
-        """Return the steps of a chunk in the order in which they are undone, and what each yields in bytes."""
-        size, steps, sizes = self._chunk_bytes, [], []
+    def _plan(self, mask: int) -> tuple[_Stage, ...]:
+        """Return the stages of a chunk, in the order in which they are undone."""
+        size, slot, stages = self._chunk_bytes, 0, list[_Stage]()
         for i, described in enumerate(self._pipeline.steps):
             if mask >> i & 1:
                 continue
             step = _undo(described)
             if step is None:
                 raise DecodeError(f"{described.name} with parameters {described.client_data} is not decoded here")
-            steps.append(step)
-            sizes.append(size)
-            size += 4 * isinstance(step, Fletcher32)
-        return steps[::-1], sizes[::-1]
-
-
-def _entry(step: Step, head: int) -> Decode:
-    return step.decode_behind_head if head else step.decode
-
-
-def _copy(data: Bytes, out: Bytes) -> None:
-    if len(data) != len(out):
-        raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
-    out[:] = data
+            stages.append(_Stage(step, size, slot))
+            if isinstance(step, Fletcher32):
+                size += 4
+            else:
+                slot = 1 - slot
+        return tuple(reversed(stages))
