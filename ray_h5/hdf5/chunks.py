@@ -57,6 +57,13 @@ class ChunkGrid:
         extents = zip(cells, self.chunk_shape[1:], self.shape[1:], strict=True)
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in extents)
 
+    def is_partial(self, number: int) -> bool:
+        """Tell whether chunk `number` sticks out over the end of an axis."""
+        covered = zip(self.slices(number), self.chunk_shape[1:], strict=True)
+        return self.first_row(number) + self.chunk_rows > self.shape[0] or any(
+            part.stop - part.start < size for part, size in covered
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:

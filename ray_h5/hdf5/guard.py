@@ -16,6 +16,7 @@ from ray_h5.hdf5.source import ByteSource
 from ray_h5.hdf5.steps import Shuffle
 
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
+_INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,13 +57,15 @@ class ChunkGuard:
         for number, offset, size, mask in zip(*places, strict=True):
             if offset == UNALLOCATED:
                 continue
+            if size == self.layout.chunk_bytes and mask == 0 and grid.is_partial(number):
+                continue  # a partial chunk may be left unfiltered, and its mask does not say it
             reason = self._wrong_size(size, mask)
-            if reason is None and size != self.layout.chunk_bytes:
+            if reason is None and (decoder is not None or self._inflates):
                 stored = worker.buffer("stored", size)
                 self.source.read_into(offset, stored.data)
                 if decoder is not None:
                     reason = self._wrong_stream(decoder, stored, mask, worker)
-                elif {step.id for step in self.layout.pipeline.steps} <= {_DEFLATE, _SHUFFLE, _FLETCHER32}:
+                else:
                     reason = self._wrong_length(stored.tobytes(), mask)
             if reason is not None:
                 raise corrupt_chunk(self.path, self.layout, number, offset, size, reason)
@@ -70,6 +73,10 @@ class ChunkGuard:
     @property
     def _decodes(self) -> bool:
         return bool(self.layout.pipeline.steps) and decodes(self.layout.pipeline)
+
+    @property
+    def _inflates(self) -> bool:
+        return _DEFLATE in (ids := {step.id for step in self.layout.pipeline.steps}) and ids <= _INFLATED
 
     def _wrong_size(self, size: int, mask: int) -> str | None:
         """Say what is wrong with the stored size of a chunk, if its pipeline tells which it must be."""
@@ -80,10 +87,9 @@ class ChunkGuard:
             checksums += step.id == _FLETCHER32
             if step.id not in {_SHUFFLE, _FLETCHER32}:
                 compressed, checksums = True, 0
-        unfiltered = mask == 0 and size == chunk_bytes  # a partial chunk may be left so, and not say it
         if compressed and size <= 4 * checksums:
             return f"expected more than {4 * checksums} bytes, found {size}"
-        if not compressed and not unfiltered and size != chunk_bytes + 4 * checksums:
+        if not compressed and size != chunk_bytes + 4 * checksums:
             return f"expected {chunk_bytes + 4 * checksums} stored bytes, found {size}"
         return None
 
