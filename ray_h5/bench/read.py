@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import h5py
+import hdf5plugin  # noqa: F401  lets h5py read what the baselines are measured on
 import numpy as np
 
 from ray_h5.bench.baselines import (
