@@ -108,7 +108,7 @@ def _param(case: Case) -> Any:
     return pytest.param(case, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("case", map(_param, CASES))
+@pytest.mark.parametrize("case", [_param(case) for case in CASES])
 def test_corpus(tmp_path: Path, case: Case) -> None:
     path = tmp_path / "a.h5"
     case.make(path)

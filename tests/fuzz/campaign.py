@@ -1,0 +1,129 @@
+"""Damage files, read them, and judge what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tests.conformance.corpus import CASES
+from tests.fuzz.children import Outcome, by_h5py, by_ours, in_child
+from tests.fuzz.mutate import Healthy, healthy, mutated
+
+LARGEST_BYTES = 200_000
+OUR_CODECS = ("steps.py", "bitshuffle.py", "codecs.py", "direct.py", "gather.py", "source.py", "buffers.py")
+IDENTICAL, OURS, BOTH, LIBRARY = "identical", "ours refused", "both refused", "libhdf5 crashed"
+DIFFERENT = "different"
+# Known: the chunks that libhdf5 lists are not always those that its look-up finds in a damaged B-tree.
+INTACT = "intact here and not in h5py"
+
+
+@dataclass
+class Summary:
+    """What has come of the files so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    contained: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        files = sum(self.counts.values())
+        rate = files / self.seconds if self.seconds else 0.0
+        parts = ", ".join(f"{self.counts[kind]} {kind}" for kind in (IDENTICAL, OURS, BOTH, LIBRARY, INTACT, "finding"))
+        return f"{files} files in {self.seconds:.0f} s ({rate:.0f}/s): {parts}"
+
+
+def healthy_files(folder: Path) -> list[Healthy]:
+    """Write the small files of the corpus that nothing is wrong with."""
+    found = []
+    for number, case in enumerate(case for case in CASES if case.healthy):
+        path = folder / f"healthy{number}.h5"
+        case.make(path)
+        if path.stat().st_size <= LARGEST_BYTES:
+            found.append(healthy(case.name, path))
+        path.unlink()
+    return found
+
+
+def run(folder: Path, seed: int, numbers: Iterator[int], seconds: float, timeout_s: float) -> Summary:
+    """Read the damaged files of `seed` with these numbers, as long as there is time."""
+    files, summary, start = healthy_files(folder), Summary(), time.monotonic()
+    whole: dict[str, dict[str, str]] = {}
+    for number in numbers:
+        rng = np.random.default_rng([seed, number])
+        file = files[number % len(files)]
+        data, words = mutated(file, rng)
+        path = folder / "damaged.h5"
+        path.write_bytes(data)
+        kind, why = judge(str(path), timeout_s)
+        if kind == DIFFERENT:
+            ours = in_child(partial(by_ours, str(path)), timeout_s)
+            path.write_bytes(file.data)
+            whole[file.name] = whole.get(file.name) or in_child(partial(by_ours, str(path)), timeout_s).values or {}
+            intact = [
+                whole[file.name].get(name) == value for name, value in (ours.values or {}).items() if value[:1] != "!"
+            ]
+            kind = INTACT if intact and all(intact) else "finding"
+        path.unlink()
+        summary.counts[kind] += 1
+        line = f"--only {seed}:{number} ({file.name}; {words}): {why}"
+        if kind == "finding":
+            summary.findings.append(line)
+            print("FINDING", line, flush=True)
+        elif kind in {LIBRARY, INTACT}:
+            summary.contained.append(line)
+        summary.seconds = time.monotonic() - start
+        if summary.seconds > seconds:
+            break
+    return summary
+
+
+def judge(path: str, timeout_s: float) -> tuple[str, str]:
+    """Read one file both ways, and return what kind of outcome it is and why."""
+    ours = in_child(partial(by_ours, path), timeout_s)
+    if ours.values is None:
+        return _crashed(ours, path, timeout_s)
+    for name, value in ours.values.items():
+        if value.startswith("!unexpected"):
+            return "finding", f"column {name!r}: {value[1:]}"
+    read = [name for name, value in ours.values.items() if not value.startswith("!")]
+    theirs = in_child(partial(by_h5py, path, list(ours.values)), timeout_s)
+    if theirs.values is None:
+        # h5py crashed on something that was refused here, or that was read without it.
+        return LIBRARY, f"only h5py, {theirs.failure}"
+    if "" not in ours.values:
+        lost = [name for name in theirs.values if name and name not in ours.values]
+        if lost:
+            return "finding", f"columns {lost} are not listed"
+    for name in read:
+        if theirs.values.get(name) != ours.values[name]:
+            return DIFFERENT, f"column {name!r}: {ours.values[name]} differs from h5py's {theirs.values.get(name)}"
+    if len(read) == len(ours.values):
+        return IDENTICAL, ""
+    refused = [name for name in ours.values if name not in read]
+    all_refused = "" in theirs.values or all(theirs.values.get(name, "!").startswith("!") for name in refused)
+    return (BOTH if all_refused else OURS), "; ".join(ours.values[name] for name in refused)
+
+
+def _crashed(ours: Outcome, path: str, timeout_s: float) -> tuple[str, str]:
+    places = [line.strip() for line in ours.trace.splitlines() if line.strip().startswith("File ")]
+    top = places[0] if places else "unknown"
+    why = f"{ours.failure} at {top}"
+    if any(f"ray_h5/hdf5/{name}" in top for name in OUR_CODECS) or "imagecodecs" in top:
+        return "finding", why
+    theirs = in_child(partial(by_h5py, path, []), timeout_s)
+    if theirs.failure or "h5py" in top or _calls_library(top):
+        return LIBRARY, f"{why}; h5py: {theirs.failure or 'no failure'}"
+    return "finding", why
+
+
+def _calls_library(place: str) -> bool:
+    modules = ("parser.py", "headers.py", "chunks.py", "opening.py", "columns.py")
+    return any(os.path.join("ray_h5", "hdf5", name) in place for name in modules)

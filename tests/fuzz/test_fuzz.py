@@ -1,0 +1,74 @@
+"""A short run; `python -m tests.fuzz` makes long ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.hdf5.reader import RowReader
+from tests.fuzz import campaign
+from tests.fuzz.campaign import judge, run
+
+FILES = 210
+
+
+def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
+    summary = run(tmp_path, seed=0, numbers=iter(range(FILES)), seconds=100, timeout_s=10)
+    assert not summary.findings
+    assert sum(summary.counts.values()) == FILES, str(summary)
+    assert len(summary.counts) >= 3, str(summary)
+
+
+# What the long runs rely on: a fault is seen -----------------------------------------------------
+
+
+def _wrong_values(path: str) -> dict[str, str]:
+    return {"x": "<i8 (5,) of other values"} if path else {}
+
+
+def _lost_column(path: str) -> dict[str, str]:
+    return {} if path else {"x": ""}
+
+
+def _unexpected(path: str) -> dict[str, str]:
+    return {"x": f"!unexpected ZeroDivisionError in {path}"}
+
+
+def _crash(path: str) -> dict[str, str]:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return {"x": path}
+
+
+def _hang(path: str) -> dict[str, str]:
+    time.sleep(60)
+    return {"x": path}
+
+
+@pytest.mark.parametrize("fault", [_wrong_values, _lost_column, _unexpected, _crash, _hang])
+def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[str], object]) -> None:
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(5)
+    assert judge(path, 5) == ("identical", "")
+    monkeypatch.setattr(campaign, "by_ours", fault)
+    assert judge(path, 1)[0] in {"finding", campaign.DIFFERENT}
+
+
+def test_errors_that_are_not_ours_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(5)
+    monkeypatch.setattr(RowReader, "read", broken)
+    kind, why = judge(path, 5)
+    assert kind == "finding"
+    assert "ZeroDivisionError" in why
