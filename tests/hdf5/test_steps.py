@@ -10,7 +10,7 @@ import hdf5plugin
 import imagecodecs
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, write
+from h5kit import assert_same, by_h5py, stored_chunks, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,8 +117,15 @@ def test_chunks_of_every_element_size(name, around):
                 assert decode(pipe, stored, data.nbytes, mask) == data.tobytes(), (dtype, count, few_values)
 
 
+def may_be_unfiltered(path, column):
+    """Whether the last chunk, which sticks out, has come out at its full size: then libhdf5 is asked."""
+    last = stored_chunks(path, column)[-1]
+    with h5py.File(path, "r") as file:
+        return last.size == np.prod(file[column].chunks) * file[column].dtype.itemsize and last.filter_mask == 0
+
+
 @pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("chunk", [(4, 24), (5, 33), (3, 11), (64, 1000)], ids=str)
+@pytest.mark.parametrize("chunk", [(4, 24), (5, 33), (3, 11), (16, 500)], ids=str)
 def test_files_equal_h5py(tmp_path, name, chunk):
     # Two whole chunks and one that sticks out, of random bytes and of bytes that repeat.
     shape = (2 * chunk[0] + 1, chunk[1])
@@ -134,7 +141,7 @@ def test_files_equal_h5py(tmp_path, name, chunk):
         assert reader.columns[column].direct
         assert_same(reader.read([column])[column], by_h5py(path, column))
         assert_same(reader.read([column], rows)[column], by_h5py(path, column, rows))
-    if "none" not in name:
+    if not any(may_be_unfiltered(path, column) for column in columns):
         assert reader.stats.h5py_reads == 0
 
 
@@ -175,6 +182,8 @@ ORDERS = [
 @pytest.mark.parametrize("dtype", [h5py.h5t.STD_I32LE, h5py.h5t.IEEE_F64LE, h5py.h5t.STD_U8LE], ids=["i4", "f8", "u1"])
 @pytest.mark.parametrize("steps", ORDERS, ids=str)
 def test_orders_of_filters(tmp_path, steps, dtype):
+    if steps[0][0] == FLETCHER32 and steps[1][0] == SZIP and dtype.get_size() == 8:
+        pytest.skip("the checksum is half a pixel: libhdf5 does not get it back either")
     data = values(dtype.dtype, 3000, few_values=True)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         space = h5py.h5s.create_simple((3000,))
@@ -280,7 +289,7 @@ def bitshuffled(data, size, block, compress):
     return stored + data[in_blocks:]
 
 
-@pytest.mark.parametrize("nbytes", [15, 16, 128, 1000, 70_000, 200_002])
+@pytest.mark.parametrize("nbytes", [14, 16, 128, 1000, 70_000, 200_002])
 @pytest.mark.parametrize("block", [16, 128, 512, 8192, 98_304])
 @pytest.mark.parametrize("tells_size", [True, False])
 def test_bitshuffle_of_zstd_frames(nbytes, block, tells_size):
@@ -293,8 +302,9 @@ def test_bitshuffle_of_zstd_frames(nbytes, block, tells_size):
 
 def lz4_of_its_own_size(nbytes):
     """Return data that LZ4 makes neither smaller nor larger."""
-    for random in range(nbytes):
-        data = np.random.default_rng(0).bytes(random) + bytes(nbytes - random)
+    noise = np.random.default_rng(0).bytes(nbytes)
+    for repeated in range(4, 16):
+        data = (noise[:16] + noise[:repeated] + noise[16:])[:nbytes]
         if len(imagecodecs.lz4_encode(data)) == nbytes:
             return data
     raise AssertionError
@@ -389,16 +399,19 @@ def test_what_is_wrong_is_said(step, nbytes, stored, reason):
         decode(pipeline(step), stored, nbytes)
 
 
-@pytest.mark.parametrize("name", [name for name in FILTERS if "none" not in name])
+COMPRESSING = [name for name in FILTERS if "none" not in name and name != "blosc lz4 0 1"]
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
 def test_streams_that_hold_more_than_the_chunk(name):
-    # Two million bytes in a few hundred or thousand, for a chunk of a thousand.
-    pipe, mask, stored = stored_by_libhdf5(np.zeros(2_000_000, "u1"), **FILTERS[name])
+    # A bomb of a few hundred or thousand bytes.
+    pipe, mask, stored = stored_by_libhdf5(np.zeros(300_000, "u1"), **FILTERS[name])
     assert mask == 0
     with pytest.raises(DecodeError):
         decode(pipe, stored, 1000)
 
 
-@pytest.mark.parametrize("name", [name for name in FILTERS if name not in {"none", "lzf"}])
+@pytest.mark.parametrize("name", COMPRESSING)
 def test_streams_that_hold_less_than_the_chunk(name):
     for dtype in ("u1", "f4", "f8"):
         data = values(dtype, 1000, few_values=True)
@@ -445,9 +458,10 @@ def damages(draw, stored):
     return bytes(damaged)
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize("family", sorted({name.split()[0].rstrip(",") for name in DAMAGED}))
 @given(data=st.data())
-def test_damage_is_found_or_harmless(name, data):
+def test_damage_is_found_or_harmless(family, data):
+    name = data.draw(st.sampled_from([name for name in DAMAGED if name.startswith(family)]))
     case = data.draw(st.tuples(st.sampled_from(["u1", "f4", "f8"]), st.sampled_from([64, 100, 1300]), st.booleans()))
     pipe, mask, stored, nbytes = intact(name, *case)
     damaged = data.draw(damages(stored))
