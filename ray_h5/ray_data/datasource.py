@@ -85,7 +85,8 @@ class H5Datasource(Datasource):
         choose_block_rows(1, 1, *self._block_size)
         self._index = build_index(paths, columns, Scope(group, tuple(allow_external), threads))
         self._columns = cast_columns(self._index.columns, dtypes or {})
-        self._output = Output(_output_names(self._columns, include_paths, include_row_ids))
+        self._added = _added_columns(self._columns, include_paths, include_row_ids)
+        self._output = Output((*self._columns, *self._added))
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plan: ReadPlan | None = None
@@ -182,19 +183,18 @@ class H5Datasource(Datasource):
 
         It may name a column that `columns` leaves out, but none that a selection dropped.
         """
-        known = {**self._columns, **{spec.name: spec for spec in (PATH_SPEC, ROW_ID_SPEC)}}
+        known = {**self._columns, **self._added}
         if self.get_projection_map() is not None:
             return {name: known[name] for name in self._output.names}
         found = {name: known[name] for name in names if name in self._output.names}
         return {**found, **self._index.find([name for name in names if name not in found])}
 
     def _predicate_table(self) -> pa.Table:
-        specs = self._predicate_specs.values()
-        origins = {PATH_SPEC, ROW_ID_SPEC} & set(specs)
-        columns = dict(self._index.small_columns([spec for spec in specs if spec not in origins]))
+        stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
+        columns = dict(self._index.small_columns(stored))
         row_ids = np.arange(self._index.num_rows, dtype=np.int64)
-        for spec in origins:
-            columns[spec.name] = origin(self._index.files, row_ids, spec.name)
+        for name in self._predicate_specs.keys() & self._added.keys():
+            columns[name] = origin(self._index.files, row_ids, name)
         return pa.table(columns)
 
     def _reference(self) -> ray.ObjectRef[ReadPlan]:
@@ -225,15 +225,17 @@ def column_names(expression: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
-def _output_names(columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool) -> tuple[str, ...]:
-    added = [PATH_SPEC.name] * include_paths + [ROW_ID_SPEC.name] * include_row_ids
-    for name in added:
-        if name in columns:
-            raise OptionError(
-                f"the files have a column {name!r} of their own; read it without include_{name}s, or leave it out "
-                "with columns=[...]"
-            )
-    return (*columns, *added)
+def _added_columns(
+    columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool
+) -> dict[str, ColumnSpec]:
+    added = {PATH_SPEC.name: PATH_SPEC} if include_paths else {}
+    added |= {ROW_ID_SPEC.name: ROW_ID_SPEC} if include_row_ids else {}
+    for name in added.keys() & columns.keys():
+        raise OptionError(
+            f"the files have a column {name!r} of their own; read it without include_{name}s, or leave it out with "
+            "columns=[...]"
+        )
+    return added
 
 
 def _read_block(

@@ -213,6 +213,14 @@ def test_paths_row_ids_and_order_of_files(signals):
         ray_h5.read_h5(signals[0], include_paths=True)
 
 
+def test_a_column_that_is_called_path_is_a_column(signals):
+    with h5py.File(signals[0], "a") as file:
+        file["path"] = np.array([f"way {i % 2}" for i in range(20)], dtype=h5py.string_dtype())
+    for columns in (None, ["label"]):
+        ds = ray_h5.read_h5(signals[0], columns=columns).filter(expr=col("path") == "way 1")
+        assert ds.count() == 10
+
+
 def test_groups_and_columns(signals):
     assert ray_h5.read_h5(signals, group="obs").schema().names == ["image"]
     ds = ray_h5.read_h5(signals, columns=["obs/image", "label"])
