@@ -1,19 +1,55 @@
 import json
 
+import h5py
+import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import pytest
 
+from ray_h5 import RowReader, bench
+from ray_h5.bench.measure import Result
+from ray_h5.bench.workloads import make_workload
 from ray_h5.cli import main
 
+KEYS = ["baseline", "bench", "case", "goal", "ok", "ours", "ratio", "spread", "theirs", "unit"]
 
-def test_bench_prints_a_table_and_json(capsys, tmp_path):
-    arguments = ["bench", "read", "--size", "0.01", "--folder", str(tmp_path)]
-    assert main([*arguments, "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)
-    assert {tuple(sorted(each)) for each in results} == {
-        tuple(sorted(["bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok"]))
-    }
-    assert main(arguments) == 0
-    assert "h5py_fancy" in capsys.readouterr().out
+
+def result(**other):
+    values = dict.fromkeys(KEYS) | {"bench": "read", "case": "all", "baseline": "pread", "unit": "MB/s", "ours": 1500.0}
+    return Result(**(values | {"theirs": 750.0, "ratio": 2.0, "spread": (1.9, 2.1), "goal": 1.5, "ok": True} | other))
+
+
+@pytest.fixture
+def one_bench(monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench, "BENCHES", {"read": lambda options: asked.append(options) or [result()]})
+    return asked
+
+
+def test_bench_prints_a_table(one_bench, capsys):
+    assert main(["bench", "read", "--size", "0.5", "--turns", "7"]) == 0
+    assert (one_bench[0].size, one_bench[0].turns) == (0.5, 7)
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split() == ["bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok"]
+    assert line.split() == ["read", "all", "pread", "MB/s", "1500", "750", "2x", "1.9..2.1", ">=", "1.5", "yes"]
+
+
+def test_bench_prints_json(one_bench, capsys):
+    assert main(["bench", "read", "--json"]) == 0
+    assert len(one_bench) == 1
+    assert [sorted(each) for each in json.loads(capsys.readouterr().out)] == [KEYS]
+
+
+def test_a_workload_is_made_once_and_read_as_h5py_reads_it(tmp_path):
+    made = [make_workload(name, str(tmp_path), 0.01) for name in ("signals", "flat", "images")]
+    for workload in made:
+        for path in workload.paths:
+            names = [column.name for column in workload.columns if column.dtype != "str"]
+            with RowReader(path) as reader, h5py.File(path) as file:
+                found = reader.read(names)
+                assert all(found[name].tobytes() == file[name][:].tobytes() for name in names)
+                assert len(found[names[0]]) * len(workload.paths) == workload.rows
+    times = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*.h5"))]
+    assert make_workload("signals", str(tmp_path), 0.01).paths == made[0].paths
+    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*.h5"))] == times
 
 
 def test_an_error_is_one_line_and_a_status(capsys):
