@@ -17,6 +17,8 @@ from ray_h5.hdf5.steps import Bytes, DecodeError, Step, check_header, fill
 
 _HEADER = struct.Struct(">QI")
 _STORED_BYTES = struct.Struct(">I")
+_GROUP_BYTES = 1 << 19
+"""What is unpacked before it is unshuffled, in bytes. Less was slower by measurement, more is more memory."""
 
 
 class Lz4(Step):
@@ -64,11 +66,21 @@ class Bitshuffle(Step):
         left_over = data[end : end + len(out) - in_blocks]
         if in_blocks + len(left_over) != len(out):
             raise DecodeError(f"expected {len(out) - in_blocks} bytes behind the last block, found {len(left_over)}")
-        shuffled = np.empty(len(out), np.uint8)
-        shuffled[in_blocks:] = left_over
-        if sizes:
-            _UNPACK[self._compression](data[:end], sizes, block, shuffled[:in_blocks])
-        self._unshuffle(shuffled, block // self._size, out)
+        out[in_blocks:] = left_over
+        self._decode_groups(data, sizes, block, out[:in_blocks])
+
+    def _decode_groups(self, data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
+        group = max(_GROUP_BYTES // block, 1)
+        buffer = np.empty(min(group * block, len(out)), np.uint8)
+        unpack, position = _UNPACK[self._compression], _HEADER.size
+        for first in range(0, len(sizes), group):
+            some = sizes[first : first + group]
+            end = position + len(some) * _STORED_BYTES.size + sum(some)
+            unshuffled = out[first * block : (first + group) * block]
+            shuffled = buffer[: len(unshuffled)]
+            unpack(data[position:end], some, block, shuffled)
+            self._unshuffle(shuffled, block // self._size, unshuffled)
+            position = end
 
     def _unshuffle(self, data: Bytes, block: int, out: Bytes) -> None:
         # The size of an element is taken from the array, and its length is counted in them.
@@ -108,7 +120,7 @@ def _end(sizes: list[int]) -> int:
 
 def _streams(data: Bytes, sizes: list[int]) -> list[memoryview]:
     """Return the blocks without what leads them."""
-    stored, position, streams = data.data, _HEADER.size, []
+    stored, position, streams = data.data, 0, []
     for size in sizes:
         begin = position + _STORED_BYTES.size
         position = begin + size
@@ -122,11 +134,10 @@ def _unpack_lz4(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
         # For bitshuffle they are compressed like the others, for lz4's own layout stored as they are.
         _unpack_each(_streams(data, sizes), block, out, "lz4", imagecodecs.lz4_decode, imagecodecs.Lz4Error)
         return
-    decoded_bytes, _ = _HEADER.unpack_from(data.data)
-    if decoded_bytes != len(out):
-        data = data.copy()
-        _HEADER.pack_into(data.data, 0, len(out), block)
-    fill(out, data, "lz4", imagecodecs.lz4h5_decode, imagecodecs.Lz4h5Error)
+    framed = np.empty(_HEADER.size + len(data), np.uint8)
+    _HEADER.pack_into(framed.data, 0, len(out), block)
+    framed[_HEADER.size :] = data
+    fill(out, framed, "lz4", imagecodecs.lz4h5_decode, imagecodecs.Lz4h5Error)
 
 
 def _unpack_zstd(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:

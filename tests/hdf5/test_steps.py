@@ -10,7 +10,7 @@ import hdf5plugin
 import imagecodecs
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, stored_chunks, write
+from h5kit import assert_same, by_h5py, run_python, stored_chunks, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +143,19 @@ def test_files_equal_h5py(tmp_path, name, chunk):
         assert_same(reader.read([column], rows)[column], by_h5py(path, column, rows))
     if not any(may_be_unfiltered(path, column) for column in columns):
         assert reader.stats.h5py_reads == 0
+
+
+def test_partial_chunks_that_libhdf5_decodes_need_no_import_by_the_user(tmp_path):
+    data = values("f4", 66, few_values=False).reshape(11, 6)
+    path = write(tmp_path / "a.h5", {"x": data}, chunks=(4, 6), **hdf5plugin.Bitshuffle(cname="none"))
+    assert may_be_unfiltered(path, "x")
+    child = run_python(
+        "import sys\n"
+        "from ray_h5.hdf5.reader import RowReader\n"
+        "print(RowReader(sys.argv[1]).read(['x'])['x'].tobytes().hex())",
+        path,
+    )
+    assert child.stdout.strip() == data.tobytes().hex(), child.stderr
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16, 255, 256, 300])
@@ -318,6 +331,15 @@ def test_lz4_blocks_of_their_own_size(where):
     data = unshuffled + bytes(128) if where == "first" else bytes(128) + unshuffled
     stored = bitshuffled(data, 1, 128, imagecodecs.lz4_encode)
     assert decode(pipeline((BITSHUFFLE, (0, 4, 1, 0, 2))), stored, len(data)) == data
+
+
+@pytest.mark.parametrize("cname", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("nelems", [0, 4096, 1 << 20])
+@pytest.mark.parametrize("few_values", [True, False])
+def test_bitshuffle_of_chunks_larger_than_what_is_unpacked_at_a_time(cname, nelems, few_values):
+    data = values("<u2", 700_003, few_values)
+    pipe, mask, stored = stored_by_libhdf5(data, **hdf5plugin.Bitshuffle(cname=cname, nelems=nelems))
+    assert decode(pipe, stored, data.nbytes, mask) == data.tobytes()
 
 
 def test_block_size_is_the_one_of_the_chunk():

@@ -1,0 +1,1 @@
+"""Figures of rows, augmentation, shuffles and epochs (matplotlib)."""

@@ -1,0 +1,1 @@
+"""Plain PyTorch: Datasets, Samplers and loaders; ray is never imported here."""
