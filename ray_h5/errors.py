@@ -7,14 +7,21 @@ message and nothing else: that is what keeps it whole on its way out of a Ray ta
 
 __all__ = [
     "CodecUnavailableError",
+    "ConstantColumnError",
     "CorruptChunkError",
     "CorruptFileError",
     "ExternalDataError",
+    "MaskTooLargeError",
+    "MissingDependencyError",
+    "MissingRowKeyError",
     "MissingSourceError",
+    "NonFiniteError",
+    "NotFittedError",
     "NotFoundError",
     "NotHDF5Error",
     "NotReadableError",
     "OptionError",
+    "PositionError",
     "PredicateError",
     "RayH5Error",
     "ReadFailedError",
@@ -104,9 +111,39 @@ class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that is not there."""
 
 
+class PositionError(RayH5Error, ValueError):
+    """A position in an epoch is of other data, or of another order."""
+
+
 class PredicateError(RayH5Error, ValueError):
     """A predicate cannot be evaluated on the columns that it names."""
 
 
 class RowIndexError(RayH5Error, IndexError):
     """A row number lies outside the file."""
+
+
+class ConstantColumnError(RayH5Error, ValueError):
+    """A column, or a part of it that is scaled by itself, has one value only, so its deviation is 0."""
+
+
+class MaskTooLargeError(RayH5Error, ValueError):
+    """A mask may be wider than the axis that it lies on."""
+
+
+class MissingDependencyError(RayH5Error, ImportError):
+    """A library that belongs to an extra of this package is not installed."""
+
+
+class MissingRowKeyError(RayH5Error, KeyError):
+    """A batch lacks the keys that its augmentation is made from."""
+
+    __str__ = Exception.__str__
+
+
+class NonFiniteError(RayH5Error, ValueError):
+    """Values are NaN or infinite where they must be finite."""
+
+
+class NotFittedError(RayH5Error, RuntimeError):
+    """Something must be fitted before it is used."""

@@ -40,9 +40,10 @@ for module in pkgutil.walk_packages(ray_h5.__path__, "ray_h5."):
 """
 
 
-@pytest.mark.parametrize("blocked", ["ray", "torch"])
-def test_lower_floors_need_neither_ray_nor_torch(blocked):
-    found = run(BLOCK.format(blocked=blocked, apart=("ray_h5.ray_data", "ray_h5.bench", "ray_h5.__main__")))
+@pytest.mark.parametrize(("blocked", "engine"), [("ray", "ray_h5.ray_data"), ("torch", "ray_h5.torch_data")])
+def test_lower_floors_need_neither_ray_nor_torch(blocked, engine):
+    apart = (engine, "ray_h5.ray_data", "ray_h5.bench", "ray_h5.__main__")
+    found = run(BLOCK.format(blocked=blocked, apart=apart))
     assert "ray_h5.hdf5.reader" in found
     assert "ray_h5.planning.plan" in found
     assert "ray_h5.cli" in found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -42,7 +43,14 @@ def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.nd
         raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
 
 
-def common_rows(where: str, columns: Mapping[str, ColumnLayout]) -> int:
+class HasRows(Protocol):
+    """A column, as far as its length goes."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+def common_rows(where: str, columns: Mapping[str, HasRows]) -> int:
     """Return the length of the first axis of `columns`.
 
     Raises

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import (
-    OptionError,
-    SchemaMismatchError,
-    UnsupportedColumnError,
-)
+from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.hdf5.handles import check_identity
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.rows import common_rows
-from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
+from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.planning.criteria import parse_derived
+from ray_h5.planning.derived import derived_spec
+from ray_h5.planning.facts import ColumnFacts, FileFacts, Question, Scope, learn
+from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.store import MEMORY, is_current, recall, save
 
 logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """How every file is opened: the group, where its links may lead, and threads for a read."""
-
-    group: str = "/"
-    allow_external: tuple[str, ...] = ()
-    threads: int = 1
-
-    def open(self, path: str, expect: FileIdentity | None = None) -> RowReader:
-        return RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
-
-
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """What the index keeps of one file."""
-
-    path: str
-    identity: FileIdentity
-    num_rows: int
-    columns: Mapping[str, ColumnSpec]
+_GROUP_FILES = 64
+_THREADS = 8
+_PROGRESS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +50,10 @@ class FileTable:
     starts: np.ndarray
 
     @classmethod
-    def of(cls, facts: Sequence[FileFacts]) -> FileTable:
-        identities = [(f.identity.size, f.identity.mtime_ns, f.identity.ctime_ns, f.identity.inode) for f in facts]
-        starts = np.concatenate([[0], np.cumsum([f.num_rows for f in facts], dtype=np.int64)])
-        return cls(pa.array([f.path for f in facts], pa.string()), np.array(identities, np.int64), starts)
+    def of(cls, paths: Sequence[str], identities: Sequence[FileIdentity], rows: Sequence[int]) -> FileTable:
+        fields = [(each.size, each.mtime_ns, each.ctime_ns, each.inode) for each in identities]
+        starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+        return cls(pa.array(paths, pa.string()), np.array(fields, np.int64), starts)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -96,6 +78,82 @@ class FileTable:
         return np.searchsorted(self.starts, row_ids, side="right") - 1
 
 
+Spread = Callable[[Callable[[list[str]], list[FileFacts]], Sequence[list[str]]], Iterable[list[FileFacts]]]
+"""Applies a function to groups of paths, several at a time, and yields what it returns in their order."""
+
+
+def in_threads(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
+    """Spread work over threads: they wait for a network's file system together, and for libhdf5 one by one."""
+    with ThreadPoolExecutor(min(_THREADS, len(groups) or 1)) as pool:
+        yield from pool.map(work, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """How facts of files are found.
+
+    Attributes
+    ----------
+    scope : Scope
+        How the files are opened.
+    index_dir : str, optional
+        A folder in which to keep them.
+    spread : callable
+        What spreads the work.
+    """
+
+    scope: Scope = field(default_factory=Scope)
+    index_dir: str | None = None
+    spread: Spread = in_threads
+
+    def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
+        """Return the facts of each file; those known to this process are not looked up again."""
+        known = {path: facts for path in paths if (facts := self._in_memory(path, question)) is not None}
+        unknown = [path for path in paths if path not in known]
+        groups = [unknown[i : i + _GROUP_FILES] for i in range(0, len(unknown), _GROUP_FILES)]
+        work = partial(answer_files, question, self.scope, self.index_dir)
+        specs: dict[ColumnFacts, ColumnFacts] = {}
+        log = _Progress(len(unknown))
+        for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
+            for facts in answers:
+                # Equal facts of many files become one object.
+                facts.columns = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
+                known[facts.path] = facts
+                MEMORY.put(facts, self.scope)
+            log.add(len(answers))
+        return [known[path] for path in paths]
+
+    def _in_memory(self, path: str, question: Question) -> FileFacts | None:
+        facts = MEMORY.get(path, self.scope)
+        return facts if facts is not None and facts.answers(question) and is_current(facts) else None
+
+
+def answer_files(question: Question, scope: Scope, index_dir: str | None, paths: list[str]) -> list[FileFacts]:
+    """Find out about some files, in whichever process."""
+    found = []
+    for path in paths:
+        facts = recall(path, scope, index_dir)
+        if facts is None or not facts.answers(question):
+            facts = learn(facts, path, question, scope)
+            if index_dir is not None:
+                save(facts, scope, index_dir)
+        found.append(facts)
+    return found
+
+
+class _Progress:
+    """Says how far a long look-up has come."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._said = total, 0, time.monotonic()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if time.monotonic() - self._said > _PROGRESS_S:
+            self._said = time.monotonic()
+            logger.warning("index: %d of %d files", self._done, self._total)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RowIndex:
     """Row counts, schema and small columns of all files.
@@ -106,13 +164,16 @@ class RowIndex:
         The files.
     columns : mapping of str to ColumnSpec
         The schema that they share.
-    scope : Scope
-        How they are opened.
+    chunk_rows : mapping of str to int
+        Rows of a chunk of each column; of the file where they are most.
+    lookup : Lookup
+        How more is found out.
     """
 
     files: FileTable
     columns: Mapping[str, ColumnSpec]
-    scope: Scope
+    chunk_rows: Mapping[str, int]
+    lookup: Lookup
     _found: dict[str, ColumnSpec] = field(default_factory=dict, repr=False)
     _values: dict[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict, repr=False)
 
@@ -120,42 +181,61 @@ class RowIndex:
     def num_rows(self) -> int:
         return self.files.num_rows
 
+    @property
+    def scope(self) -> Scope:
+        return self.lookup.scope
+
+    @property
+    def group_rows(self) -> int:
+        """Rows that are best read together: the most that a chunk of one of the wide columns holds.
+
+        A column with less than a quarter of the widest one's bytes may be read more often than
+        once; and the size of strings and lists is not known before they are read.
+        """
+        known = [spec for spec in self.columns.values() if spec.kind not in {"string", "list"}]
+        columns = known or list(self.columns.values())
+        widest = max(spec.row_bytes for spec in columns)
+        return max(self.chunk_rows[spec.name] for spec in columns if 4 * spec.row_bytes >= widest)
+
     def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
-        """Return the specs of columns, also of such that are not among `columns`.
+        """Return the specs of columns, also of such that are not among `columns`, and of virtual ones.
 
         Raises
         ------
         UnknownColumnError, SchemaMismatchError
             If a file does not have them, or not with as many rows as its other columns.
         """
+        for name in names:
+            if parse_derived(name):
+                self._found.setdefault(name, derived_spec(name))
         absent = [name for name in names if name not in self.columns and name not in self._found]
         if absent:
-            paths = self.files.paths.to_pylist()
-            also = build_index(paths, absent, self.scope)
+            also = _build(self.files.paths.to_pylist(), tuple(absent), self.lookup)
             _check_same_rows(self.files, also.files, absent)
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
 
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
-        """Return scalar columns of all rows, as they are delivered; each is read once and kept."""
-        absent = [spec for spec in columns if spec not in self._values]
+        """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept."""
+        absent = tuple(spec for spec in columns if spec not in self._values)
         if absent:
-            parts = [_read_scalars(self, file, absent) for file in range(len(self.files))]
-            for i, spec in enumerate(absent):
-                self._values[spec] = pa.chunked_array([part[i] for part in parts], type=spec.value_type)
+            question = Question(tuple(self.columns), absent)
+            answers = self.lookup.ask(self.files.paths.to_pylist(), question)
+            self._check_current(answers)
+            for spec in absent:
+                self._values[spec] = _joined(answers, spec)
         return {spec.name: self._values[spec] for spec in columns}
+
+    def _check_current(self, answers: Sequence[FileFacts]) -> None:
+        for file, facts in enumerate(answers):
+            check_identity(facts.path, self.files.identity(file), facts.identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The values stay behind: another process reads those that it needs.
-        return RowIndex, (self.files, self.columns, self.scope, self._found)
+        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self._found)
 
 
-def build_index(
-    paths: Sequence[str],
-    columns: Sequence[str] | None = None,
-    scope: Scope = Scope(),
-    map_files: Callable[..., Iterable[FileFacts]] = map,
-) -> RowIndex:
+def build_index(paths: Sequence[str], columns: Sequence[str] | None = None, lookup: Lookup = Lookup()) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
 
     Parameters
@@ -164,10 +244,8 @@ def build_index(
         The files, in the order of row ids.
     columns : sequence of str, optional
         The columns wanted; None takes all that can be read as rows.
-    scope : Scope
-        How the files are opened.
-    map_files : callable
-        As the builtin ``map``; another one spreads the work.
+    lookup : Lookup
+        How facts of files are found.
 
     Raises
     ------
@@ -176,37 +254,30 @@ def build_index(
     SchemaMismatchError
         If the files do not share one schema.
     """
-    wanted = None if columns is None else list(dict.fromkeys(columns))
-    if wanted == []:
+    wanted = None if columns is None else tuple(dict.fromkeys(columns))
+    if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
-    facts = list(map_files(lambda path: file_facts(path, wanted, scope), paths))
-    return RowIndex(FileTable.of(facts), _agreed_columns(facts, wanted, scope), scope)
+    return _build(paths, wanted, lookup)
 
 
-def file_facts(path: str, columns: Sequence[str] | None, scope: Scope) -> FileFacts:
-    """Look at one file. Columns that it lacks are left for the comparison of all files."""
-    with scope.open(path) as reader:
-        layouts: dict[str, ColumnLayout] = {}
-        if columns is None:
-            specs = _readable(reader.layout)
-            layouts = {name: reader.columns[name] for name in specs}
-        else:
-            layouts = reader.find(columns, missing_ok=True)
-            specs = {name: ColumnSpec.of(layout) for name, layout in layouts.items()}
-        rows = common_rows(path, layouts) if layouts or columns is None else 0
-        return FileFacts(path, reader.identity, rows, specs)
+def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup) -> RowIndex:
+    facts = lookup.ask(paths, Question(columns))
+    agreed = _agreed_columns(facts, columns, lookup.scope)
+    files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
+    chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
+    return RowIndex(files, agreed, chunk_rows, lookup)
 
 
 def _agreed_columns(facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope) -> dict[str, ColumnSpec]:
     expected: dict[str, ColumnSpec] = {}
-    for name in facts[0].columns if columns is None else columns:
-        found = next((each.columns[name] for each in facts if name in each.columns), None)
+    for name in facts[0].chosen(None) if columns is None else columns:
+        found = next((each.columns[name].spec for each in facts if name in each.columns), None)
         if found is None:
             with scope.open(facts[0].path) as reader:
                 reader.column(name)  # raises, with near names
         else:
             expected[name] = found
-    wrong = [(each, difference) for each in facts if (difference := _difference(expected, each.columns))]
+    wrong = [(each, note) for each in facts if (note := _difference(expected, each.chosen(columns)))]
     if wrong:
         listed = "\n".join(f"  {each.path}: {difference}" for each, difference in wrong[:_MAX_LISTED])
         raise SchemaMismatchError(
@@ -216,29 +287,13 @@ def _agreed_columns(facts: Sequence[FileFacts], columns: Sequence[str] | None, s
     return expected
 
 
-def _readable(layout: FileLayout) -> dict[str, ColumnSpec]:
-    specs: dict[str, ColumnSpec] = {}
-    left_out = dict(layout.refused)
-    for name, column in layout.columns.items():
-        try:
-            specs[name] = ColumnSpec.of(column)
-        except UnsupportedColumnError as exc:
-            left_out[name] = exc
-    for error in left_out.values():
-        if not isinstance(error, UnsupportedColumnError):
-            # A single value or a reference is no column of rows; but this one is, and is asked for.
-            raise error
-        logger.info("left out: %s", error)
-    return specs
-
-
-def _difference(expected: Mapping[str, ColumnSpec], found: Mapping[str, ColumnSpec]) -> str:
+def _difference(expected: Mapping[str, ColumnSpec], found: Mapping[str, ColumnFacts]) -> str:
     notes = [f"column {name!r} is missing" for name in expected if name not in found]
     notes += [f"column {name!r} is in this file only" for name in found if name not in expected]
     notes += [
-        f"column {name!r}: expected {expected[name]}, found {found[name]}"
+        f"column {name!r}: expected {expected[name]}, found {found[name].spec}"
         for name in expected
-        if name in found and expected[name] != found[name]
+        if name in found and expected[name] != found[name].spec
     ]
     return "; ".join(notes)
 
@@ -246,18 +301,22 @@ def _difference(expected: Mapping[str, ColumnSpec], found: Mapping[str, ColumnSp
 def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]) -> None:
     for file in np.flatnonzero(np.any(expected.identities != found.identities, axis=1)).tolist():
         check_identity(expected.path(file), expected.identity(file), found.identity(file))
-    for file in np.flatnonzero(expected.starts[1:] != found.starts[1:])[:1].tolist():
-        wanted, has = (int(table.starts[file + 1] - table.starts[file]) for table in (expected, found))
+    wanted, has = np.diff(expected.starts), np.diff(found.starts)
+    for file in np.flatnonzero(wanted != has)[:1].tolist():
         raise SchemaMismatchError(
-            f"{expected.path(file)}: expected {wanted} rows, as its other columns have, found {has} in "
-            f"{', '.join(names)}"
+            f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
+            f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."
         )
 
 
-def _read_scalars(index: RowIndex, file: int, specs: Sequence[ColumnSpec]) -> list[pa.Array]:
-    path = index.files.path(file)
-    rows = np.arange(index.files.starts[file + 1] - index.files.starts[file])
-    arrays = {spec.name: np.empty(len(rows), spec.dtype) for spec in specs}
-    with index.scope.open(path, index.files.identity(file)) as reader:
-        reader.read_into(arrays, rows)
-    return [scalar_to_arrow(arrays[spec.name], spec, lambda row: f"{path}, row {row}") for spec in specs]
+def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
+    """Return a column of all files in memory of this process, and let each file keep its part of it."""
+    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.value_type).combine_chunks()
+    pieces = whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
+    if len(pieces) == 1:
+        start = 0
+        for facts in answers:
+            length = len(facts.values[spec])
+            facts.values[spec] = pieces[0].slice(start, length)
+            start += length
+    return pa.chunked_array(pieces, spec.value_type)

@@ -1,29 +1,61 @@
-"""Which rows each block holds: a frozen value, made once and executed in tasks."""
+"""Which rows are read, and in which order: a frozen value, made once and executed in tasks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import ReadStats
-from ray_h5.planning.index import FileTable, Scope
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import FileTable, RowIndex
+from ray_h5.planning.order import EvenGroups, ListedGroups, Order
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.shuffle import Shuffle
 
 _BLOCK_BYTES = 64 << 20
 """A block costs Ray about 30 ms whatever its size (measured), as long as reading this many bytes."""
+
+_MOST_BLOCK_BYTES = 128 << 20
+"""Ray cuts what a task returns into pieces of this size, once it is half as large again."""
 
 _FEWEST_BLOCKS = 4
 """A small dataset is still cut into about this many blocks, to be read in parallel."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What becomes of the last rows of an epoch, where they do not fill a multiple of `rows`.
+
+    Parameters
+    ----------
+    rule : {"drop", "pad"}
+        Leave them out (other ones in each epoch, if it is shuffled), or repeat rows from the
+        beginning of the order; these are marked in the column ``is_padding``.
+    rows : int
+        Usually workers * batch size: every worker then gets the same number of full batches.
+    """
+
+    rule: Literal["drop", "pad"]
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("drop", "pad") or not isinstance(self.rows, int) or self.rows < 1:
+            raise OptionError(f"{self}: expected 'drop' or 'pad', and 1 row or more")
+
+    def apply(self, num_rows: int) -> int:
+        """Return how many positions an epoch of `num_rows` rows has."""
+        return (num_rows if self.rule == "drop" else num_rows + self.rows - 1) // self.rows * self.rows
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadPlan:
-    """The order of the rows, cut into blocks.
+    """Which rows are read, in which order an epoch has them, and how it is cut into blocks.
 
     Attributes
     ----------
@@ -35,40 +67,133 @@ class ReadPlan:
         How the files are opened.
     selection : numpy.ndarray, optional
         int64: the selected row ids, ascending; None selects all.
+    order : Order
+        The order of an epoch.
     block_rows : int
-        Rows of a block; the last one may have fewer.
+        Rows of a block; the last ones may have fewer.
+    tail : Tail, optional
+        What becomes of the last rows; None keeps them.
     """
 
     files: FileTable
     columns: tuple[ColumnSpec, ...]
     scope: Scope
     selection: np.ndarray | None
+    order: Order
     block_rows: int
+    tail: Tail | None = None
 
     @property
     def num_rows(self) -> int:
+        """Selected rows."""
         return self.files.num_rows if self.selection is None else len(self.selection)
 
     @property
-    def num_blocks(self) -> int:
-        return -(-self.num_rows // self.block_rows)
+    def num_positions(self) -> int:
+        """Rows of an epoch."""
+        return self.num_rows if self.tail is None else self.tail.apply(self.num_rows)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
         return sum(column.row_bytes for column in self.columns)
 
-    def rows_in(self, block: int) -> int:
-        """Return how many rows block number `block` holds."""
-        return min(self.block_rows, self.num_rows - block * self.block_rows)
+    @property
+    def seed(self) -> int:
+        """The seed of the order; 0 where there is none."""
+        return (self.order.shuffle and self.order.shuffle.seed) or 0
 
-    def row_ids(self, block: int, limit: int | None = None) -> np.ndarray:
-        """Return the row ids of a block, in their order; at most the first `limit`."""
-        start = block * self.block_rows
-        count = self.rows_in(block) if limit is None else min(limit, self.rows_in(block))
-        if self.selection is None:
-            return np.arange(start, start + count, dtype=np.int64)
-        return self.selection[start : start + count]
+    def row_ids(self, ranks: np.ndarray) -> np.ndarray:
+        """Return the row ids of some of the selected rows, given by their ranks in path order."""
+        return ranks if self.selection is None else self.selection[ranks]
+
+    def at(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the row ids at some positions of an epoch."""
+        return self.row_ids(self.order.ranks(positions % max(self.num_rows, 1), epoch))
+
+
+def make_plan(
+    index: RowIndex,
+    columns: Sequence[ColumnSpec],
+    selection: np.ndarray | None = None,
+    shuffle: Shuffle | None = None,
+    block_rows: int | None = None,
+    num_blocks: int | None = None,
+    tail: Tail | None = None,
+) -> ReadPlan:
+    """Return the plan for some rows and columns.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    columns : sequence of ColumnSpec
+        What is read of each row.
+    selection : numpy.ndarray, optional
+        int64: the selected row ids, ascending; None selects all.
+    shuffle : Shuffle, optional
+        The order; None keeps that of the files.
+    block_rows, num_blocks : int, optional
+        Rows of a block, or the number of blocks; by default blocks are sized by their bytes.
+    tail : Tail, optional
+        What becomes of the last rows.
+    """
+    columns = tuple(columns)
+    num_rows = index.num_rows if selection is None else len(selection)
+    order = make_order(index, selection, shuffle)
+    row_bytes = sum(column.row_bytes for column in columns)
+    rows = choose_block_rows(row_bytes, num_rows, block_rows, num_blocks)
+    window = order.window_rows
+    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= _MOST_BLOCK_BYTES:
+        # A chunk is then needed by one task only.
+        rows = -(-max(rows, window) // window) * window
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail)
+
+
+def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
+    """Return the order of an epoch, its unit decided.
+
+    It depends on the index, the selection and the shuffle; not on the columns that are read in the
+    end, nor on blocks.
+    """
+    num_rows = index.num_rows if selection is None else len(selection)
+    unit = decide_unit(shuffle, index.group_rows)
+    if shuffle is None or unit is None or num_rows == 0:
+        return Order(num_rows)
+    if unit == "rows":
+        return Order(num_rows, replace(shuffle, unit="rows"))
+    files = index.files
+    if unit == "files":
+        starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
+        return Order(num_rows, shuffle, ListedGroups(np.unique(starts)))
+    shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
+    if selection is None:
+        return Order(num_rows, shuffle, EvenGroups(files.starts, index.group_rows))
+    return Order(num_rows, shuffle, ListedGroups(_chunk_groups(files, selection, index.group_rows)))
+
+
+def decide_unit(shuffle: Shuffle | None, group_rows: int) -> str | None:
+    """Return what is drawn: rows where each can be had alone, else chunks."""
+    if shuffle is None:
+        return None
+    if shuffle.unit != "auto":
+        return shuffle.unit
+    return "rows" if group_rows == 1 and shuffle.window_rows is None else "chunks"
+
+
+def _chunk_groups(files: FileTable, selection: np.ndarray, group_rows: int) -> np.ndarray:
+    of = files.files_of(selection)
+    chunk = (selection - files.starts[of]) // group_rows
+    new = np.flatnonzero((np.diff(of) != 0) | (np.diff(chunk) != 0)) + 1
+    return np.concatenate([[0], new, [len(selection)]])
+
+
+def _default_window(index: RowIndex, num_rows: int) -> int:
+    """Return a window that mixes 16 chunks or more, if a block can hold them."""
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), 1)
+    wanted = max(_BLOCK_BYTES // row_bytes, 16 * index.group_rows)
+    rows = min(wanted, _MOST_BLOCK_BYTES // row_bytes, num_rows // _FEWEST_BLOCKS)
+    return 1 << max(rows, 1).bit_length() - 1
 
 
 def choose_block_rows(row_bytes: int, num_rows: int, block_rows: int | None, num_blocks: int | None) -> int:
@@ -121,15 +246,14 @@ class BlockRows:
     stats: ReadStats = field(default_factory=ReadStats)
 
 
-def read_block(plan: ReadPlan, block: int, limit: int | None = None) -> BlockRows:
-    """Read one block: a pure function of the plan, the same each time it is called.
+def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
+    """Read rows in the order given: a pure function of the plan, the same each time it is called.
 
     Raises
     ------
     StaleIndexError
         If a file is no longer as it was when the plan was made.
     """
-    row_ids = plan.row_ids(block, limit)
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
     stats = ReadStats()
     for file, places in _by_file(plan.files, row_ids) if arrays else ():

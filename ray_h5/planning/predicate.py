@@ -31,8 +31,8 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
         if not columns[name].is_scalar:
             raise PredicateError(
                 f"predicate: column {name!r} holds an array of shape {columns[name].tensor_shape} a row; a predicate "
-                "compares one value a row. Write that value into a column of its own, or filter the rows after "
-                f"reading: ds.filter(fn=lambda row: (row[{name!r}] > 0).any())."
+                "compares one value a row. Choose rows in which a value occurs with "
+                f"where(**{{{name!r}: any_equal(value)}}), or derive one value a row with ds.map(...) and filter by it."
             )
 
 

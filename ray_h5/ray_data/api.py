@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import ray.data
+from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import Lookup, RowIndex, in_threads
+from ray_h5.planning.index import build_index as build
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only
-from ray_h5.ray_data.datasource import H5Datasource
+from ray_h5.planning.plan import Tail
+from ray_h5.planning.predicate import check_names
+from ray_h5.planning.shuffle import Shuffle, Unit
+from ray_h5.planning.store import check_index_dir
+from ray_h5.ray_data.datasource import H5Datasource, in_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+logger = logging.getLogger(__name__)
+
+_MAX_RETRIES = 5
+
+ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
 
 
 def read_h5(
@@ -21,10 +36,17 @@ def read_h5(
     *,
     columns: Sequence[str] | None = None,
     group: str = "/",
+    shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     include_paths: bool = False,
     include_row_ids: bool = False,
+    include_row_keys: bool = False,
+    name: str | None = None,
+    index_dir: PathLike | None = None,
     block_rows: int | None = None,
+    tail: Literal["keep", "drop", "pad"] = "keep",
+    tail_rows: int | None = None,
+    preserve_order: bool = True,
     allow_external: Sequence[PathLike] = (),
     filesystem: object = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
@@ -52,6 +74,9 @@ def read_h5(
         Names, such as ``"signal"`` or ``"obs/image"``. By default all columns.
     group : str
         The group that names are relative to.
+    shuffle : bool, str, Shuffle or FileShuffleConfig, optional
+        The order of an epoch; another one in each. True draws a seed (and logs it); ``"rows"``,
+        ``"chunks"`` and ``"files"`` say what is drawn; `ray_h5.Shuffle` says all.
     dtypes : mapping of str to dtype, optional
         Columns to cast while reading: ``{"image": "float16"}`` halves what travels. ``bytes`` for
         a column of strings delivers them undecoded.
@@ -59,8 +84,24 @@ def read_h5(
         Add the column ``path``: the file of each row.
     include_row_ids : bool
         Add the column ``row_id``: int64 position of the row in all files, in path order.
+    include_row_keys : bool
+        Add the column ``row_key``: uint64, a function of (seed, epoch, row id), by which
+        augmentation is the same in whichever task it is made.
+    name : str, optional
+        The name by which `set_epoch` addresses this dataset.
+    index_dir : path-like, optional
+        A folder that keeps what planning found out about the files, for later runs.
     block_rows : int, optional
-        Rows of a block. By default a power of two that makes blocks of up to 32 MiB.
+        Rows of a block. By default a power of two that makes blocks of about 64 MiB.
+    tail : {"keep", "drop", "pad"}
+        What becomes of the last rows of an epoch that do not fill a multiple of `tail_rows`: keep
+        them, leave them out (others in each shuffled epoch), or repeat rows from the beginning of
+        the order, marked in the column ``is_padding``.
+    tail_rows : int, optional
+        Usually workers * batch size: each worker then has the same number of full batches.
+    preserve_order : bool
+        Deliver blocks in the order of the epoch. False lets faster tasks overtake; the order is
+        then another one each time. A trainer has options of its own: see `ray_h5.data_config`.
     allow_external : sequence of path-like
         Folders that external links, virtual datasets and external storage may lead into; they are
         refused elsewhere.
@@ -78,7 +119,8 @@ def read_h5(
         What a read task reserves: CPUs, and heap memory in bytes. A task decodes in as many
         threads as it has CPUs.
     ray_remote_args : dict, optional
-        Further arguments of ``ray.remote`` for the read tasks.
+        Further arguments of ``ray.remote`` for the read tasks. ``max_retries`` is 5 unless it says
+        otherwise: Ray's own default is to start a task anew for ever when its worker dies.
 
     Returns
     -------
@@ -106,16 +148,21 @@ def read_h5(
         expand_paths(paths, file_extensions, ignore_missing_paths, filesystem),
         columns=_names(columns),
         group=group,
+        shuffle=as_shuffle(shuffle),
+        tail=_tail(tail, tail_rows),
         dtypes=_known(dtypes or {}),
         include_paths=include_paths,
         include_row_ids=include_row_ids,
+        include_row_keys=include_row_keys,
+        name=name,
+        index_dir=None if index_dir is None else check_index_dir(os.fspath(index_dir)),
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         allow_external=[os.fspath(root) for root in allow_external],
         threads=max(1, int(num_cpus or 1)),
         local_only=is_local_only(paths),
     )
-    return ray.data.read_datasource(
+    ds = ray.data.read_datasource(
         source,
         # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
         # and what it asks for it makes by cutting up what the tasks return.
@@ -123,8 +170,88 @@ def read_h5(
         concurrency=concurrency,
         num_cpus=num_cpus,
         memory=memory,
-        **(ray_remote_args or {}),
+        **{"max_retries": _MAX_RETRIES, **(ray_remote_args or {})},
     )
+    # The dataset has a context of its own; that of the user stays as it is.
+    ds.context.execution_options.preserve_order |= preserve_order
+    return ds
+
+
+def build_index(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    columns: Sequence[str] | None = None,
+    group: str = "/",
+    predicate_columns: Sequence[str] = (),
+    index_dir: PathLike | None = None,
+    allow_external: Sequence[PathLike] = (),
+    filesystem: object = None,
+    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+    ignore_missing_paths: bool = False,
+) -> RowIndex:
+    """Find out ahead what planning needs to know of files: row counts, schema, small columns.
+
+    What is found is kept in this process and, with `index_dir`, on disk: `read_h5` then does not
+    look again at files that are as they were. The look-up is spread over Ray tasks.
+
+    Parameters
+    ----------
+    paths, columns, group, allow_external, filesystem, file_extensions, ignore_missing_paths
+        As for `read_h5`.
+    predicate_columns : sequence of str
+        Scalar columns that predicates will name: their values are read too.
+    index_dir : path-like, optional
+        The folder to keep it in.
+
+    Returns
+    -------
+    RowIndex
+        `num_rows`, `columns` and `files`.
+
+    Raises
+    ------
+    RayH5Error
+        As for `read_h5`.
+    """
+    scope = Scope(group, tuple(os.fspath(root) for root in allow_external))
+    folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
+    spread = in_threads if is_local_only(paths) else in_tasks
+    files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)
+    index = build(files, _names(columns), Lookup(scope, folder, spread))
+    if predicate_columns:
+        specs = index.find(list(predicate_columns))
+        check_names(predicate_columns, specs)
+        index.small_columns(list(specs.values()))
+    return index
+
+
+def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
+    """Return what `read_h5` means by its argument."""
+    if shuffle is None or shuffle is False:
+        return None
+    if isinstance(shuffle, Shuffle):
+        return shuffle
+    if shuffle is True:
+        drawn = Shuffle(seed=None)
+        logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
+        return drawn
+    if isinstance(shuffle, FileShuffleConfig):
+        return Shuffle("files", seed=shuffle.seed)
+    if isinstance(shuffle, str):
+        return Shuffle(cast("Unit", shuffle))
+    raise OptionError(
+        f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files', a ray_h5.Shuffle or a FileShuffleConfig"
+    )
+
+
+def _tail(rule: str, rows: int | None) -> Tail | None:
+    if rule == "keep":
+        if rows is not None:
+            raise OptionError(f"tail_rows={rows}: means something only with tail='drop' or tail='pad'")
+        return None
+    if rows is None:
+        raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
+    return Tail(cast("Any", rule), rows)
 
 
 def _names(columns: Sequence[str] | None) -> list[str] | None:

@@ -12,17 +12,23 @@ from ray.data.extensions import ArrowTensorArray
 
 from ray_h5.planning.arrow import as_real
 from ray_h5.planning.index import FileTable
+from ray_h5.planning.order import row_keys
 from ray_h5.planning.plan import BlockRows, ReadPlan
+from ray_h5.planning.position import Block
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
 """The columns that come from where a row is, and not from what the file says."""
 
+ROW_KEY_SPEC = ColumnSpec("row_key", "number", np.dtype(np.uint64), ())
+IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
+"""The columns that come from where in an epoch a row stands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The columns of a block, in order: those of the files, `path` and `row_id`."""
+    """The columns of a block, in order: those of the files, then those added."""
 
     names: tuple[str, ...]
 
@@ -31,28 +37,34 @@ class Output:
         return Output(tuple(name for name in names if name in self.names))
 
 
-def to_table(plan: ReadPlan, rows: BlockRows, output: Output) -> pa.Table:
+def to_table(plan: ReadPlan, block: Block, output: Output) -> pa.Table:
     """Return a block as an Arrow table; the arrays are not copied."""
     specs = {spec.name: spec for spec in plan.columns}
-    columns = {name: _to_arrow(plan, rows, specs.get(name), name) for name in output.names}
+    columns = {name: _to_arrow(plan, block, specs.get(name), name) for name in output.names}
     if not columns:
         # A table without columns loses its length on the way; Ray's own selection of none keeps it.
-        return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: rows.row_ids})).select([])
+        return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: block.rows.row_ids})).select([])
     return pa.table(columns)
 
 
 def schema_of(plan: ReadPlan, output: Output) -> pa.Schema:
     """Return the schema of the blocks, taken from an empty one."""
     arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.columns}
-    return to_table(plan, BlockRows(np.empty(0, np.int64), arrays), output).schema
+    nothing = np.empty(0, np.int64)
+    return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), output).schema
 
 
-def _to_arrow(plan: ReadPlan, rows: BlockRows, spec: ColumnSpec | None, name: str) -> pa.Array:
+def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) -> pa.Array:
+    rows = block.rows
     if spec is not None and spec.name in rows.arrays:
         array = as_real(rows.arrays[name])
         if spec.is_scalar:
             return scalar_to_arrow(array, spec, lambda row: plan.files.where(int(rows.row_ids[row])))
         return ArrowTensorArray.from_numpy(array, column_name=name)
+    if name == ROW_KEY_SPEC.name:
+        return pa.array(row_keys(rows.row_ids, plan.seed, block.epoch))
+    if name == IS_PADDING_SPEC.name:
+        return pa.array(block.positions >= plan.num_rows)
     return origin(plan.files, rows.row_ids, name)
 
 

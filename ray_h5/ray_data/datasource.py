@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,16 +18,34 @@ from ray.data import DataContext, Datasource
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
+from ray.exceptions import RayTaskError
 
-from ray_h5.errors import OptionError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.hdf5.rows import near_names
-from ray_h5.planning.index import Scope, build_index
-from ray_h5.planning.plan import ReadPlan, choose_block_rows, read_block
+from ray_h5.planning.criteria import parse_derived
+from ray_h5.planning.effect import describe
+from ray_h5.planning.facts import FileFacts, Scope
+from ray_h5.planning.index import Lookup, build_index, in_threads
+from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
+from ray_h5.planning.position import Cut, Stretch, read_block
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
-from ray_h5.ray_data.blocks import PATH_SPEC, ROW_ID_SPEC, Output, origin, schema_of, to_table
+from ray_h5.planning.shuffle import Shuffle
+from ray_h5.ray_data.blocks import (
+    IS_PADDING_SPEC,
+    PATH_SPEC,
+    ROW_ID_SPEC,
+    ROW_KEY_SPEC,
+    Output,
+    origin,
+    schema_of,
+    to_table,
+)
+from ray_h5.ray_data.epochs import Epochs
 
 logger = logging.getLogger(__name__)
+
+_MAX_PLANS = 4
 
 
 class H5Datasource(Datasource):
@@ -45,8 +64,16 @@ class H5Datasource(Datasource):
         The group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         Columns to cast in the read tasks; ``bytes`` for strings that are not UTF-8.
-    include_paths, include_row_ids : bool
-        Add the columns `path` and `row_id`.
+    shuffle : Shuffle, optional
+        The order of an epoch; None keeps that of the files.
+    tail : Tail, optional
+        What becomes of the last rows of an epoch; None keeps them.
+    include_paths, include_row_ids, include_row_keys : bool
+        Add the columns `path`, `row_id` and `row_key`.
+    name : str, optional
+        What `set_epoch` calls this dataset.
+    index_dir : str, optional
+        A folder in which the index is kept.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are sized by their bytes.
     allow_external : sequence of str
@@ -68,9 +95,14 @@ class H5Datasource(Datasource):
         *,
         columns: Sequence[str] | None = None,
         group: str = "/",
+        shuffle: Shuffle | None = None,
+        tail: Tail | None = None,
         dtypes: Mapping[str, object] | None = None,
         include_paths: bool = False,
         include_row_ids: bool = False,
+        include_row_keys: bool = False,
+        name: str | None = None,
+        index_dir: str | None = None,
         block_rows: int | None = None,
         num_blocks: int | None = None,
         allow_external: Sequence[str] = (),
@@ -81,16 +113,18 @@ class H5Datasource(Datasource):
         # Ray's base class leaves this one to its subclasses.
         self._projection_map: dict[str, str] | None = None
         self._local_only = local_only
+        self._shuffle, self._tail = shuffle, tail
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        self._index = build_index(paths, columns, Scope(group, tuple(allow_external), threads))
+        scope = Scope(group, tuple(allow_external), threads)
+        self._index = build_index(paths, columns, Lookup(scope, index_dir, in_threads if local_only else in_tasks))
         self._columns = cast_columns(self._index.columns, dtypes or {})
-        self._added = _added_columns(self._columns, include_paths, include_row_ids)
+        self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, tail)
         self._output = Output((*self._columns, *self._added))
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
-        self._plan: ReadPlan | None = None
-        self._plan_ref: ray.ObjectRef[ReadPlan] | None = None
+        self._plans = _Plans()
+        self.epochs = Epochs(name)
 
     # What Ray asks while it optimises -------------------------------------------------------
 
@@ -113,7 +147,7 @@ class H5Datasource(Datasource):
                 if name not in self._output.names:
                     raise UnknownColumnError(f"no column {name!r}.{near_names(name, self._output.names)}")
             clone._output = self._output.select(list(names))
-        return clone._unplanned()
+        return clone
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that yields only the rows that pass."""
@@ -127,11 +161,11 @@ class H5Datasource(Datasource):
         clone._predicate_expr = (
             predicate_expr if self._predicate_expr is None else self._predicate_expr & predicate_expr
         )
-        return clone._unplanned()
+        return clone
 
     def estimate_inmemory_data_size(self) -> int:
         plan = self.plan()
-        return plan.num_rows * plan.row_bytes
+        return plan.num_positions * plan.row_bytes
 
     # What Ray asks when it executes ---------------------------------------------------------
 
@@ -144,48 +178,39 @@ class H5Datasource(Datasource):
         """Return a task a block. `parallelism` is a wish of Ray's that would cut blocks too small."""
         plan = self.plan()
         schema = schema_of(plan, self._output)
-        if plan.num_blocks == 0:
+        # Ray asks several times, only to count; only the call that has a context runs the tasks.
+        runs = data_context is not None
+        stretch = self.epochs.begin(plan, data_context) if data_context is not None else Stretch()
+        cut = stretch.cut(plan)
+        if cut.num_blocks == 0:
             metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=None, exec_stats=None)
             return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
-        # Ray asks several times, only to count; only the call that has a context runs the tasks.
-        reference = self._reference() if data_context is not None else None
-        return [self._task(plan, block, reference, schema, per_task_row_limit) for block in range(plan.num_blocks)]
+        read = partial(_read_block, self._plans.reference(plan) if runs else plan, self._output, stretch)
+        return [_task(read, cut, block, plan.row_bytes, schema, per_task_row_limit) for block in range(cut.num_blocks)]
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
-        if self._plan is None:
-            selection = None
-            if self._predicate is not None:
-                selection = evaluate(self._predicate, self._predicate_table())
-            columns = tuple(self._columns[name] for name in self._output.names if name in self._columns)
-            rows = self._index.num_rows if selection is None else len(selection)
-            row_bytes = sum(column.row_bytes for column in columns)
-            block_rows = choose_block_rows(row_bytes, rows, *self._block_size)
-            self._plan = ReadPlan(self._index.files, columns, self._index.scope, selection, block_rows)
-            logger.debug("plan: %d rows in %d blocks of %d", rows, self._plan.num_blocks, block_rows)
-        return self._plan
+        names = tuple(name for name in self._output.names if name in self._columns)
+        return self._plans.get(self._predicate, names, self._make_plan)
 
-    def _task(
-        self,
-        plan: ReadPlan,
-        block: int,
-        reference: ray.ObjectRef[ReadPlan] | None,
-        schema: pa.Schema,
-        limit: int | None,
-    ) -> ReadTask:
-        rows = plan.rows_in(block)
-        metadata = BlockMetadata(num_rows=rows, size_bytes=rows * plan.row_bytes, input_files=None, exec_stats=None)
-        read = partial(_read_block, reference or plan, self._output, block, limit)
-        return ReadTask(read, metadata, schema=schema, per_task_row_limit=limit)
+    def _make_plan(self, names: Sequence[str]) -> ReadPlan:
+        selection = None if self._predicate is None else evaluate(self._predicate, self._predicate_table())
+        columns = [self._columns[name] for name in names]
+        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
+        logger.info("plan: %s", describe(plan, self._index.group_rows))
+        return plan
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
         """Return the specs of columns that a predicate names.
 
         It may name a column that `columns` leaves out, but none that a selection dropped.
         """
+        for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
+            raise PredicateError(f"predicate: {name!r} is another one in each epoch; filter by it after reading")
         known = {**self._columns, **self._added}
         if self.get_projection_map() is not None:
-            return {name: known[name] for name in self._output.names}
+            derived = [name for name in names if (parts := parse_derived(name)) and parts[0] in self._output.names]
+            return {name: known[name] for name in self._output.names} | self._index.find(derived)
         found = {name: known[name] for name in names if name in self._output.names}
         return {**found, **self._index.find([name for name in names if name not in found])}
 
@@ -197,18 +222,70 @@ class H5Datasource(Datasource):
             columns[name] = origin(self._index.files, row_ids, name)
         return pa.table(columns)
 
-    def _reference(self) -> ray.ObjectRef[ReadPlan]:
-        if self._plan_ref is None:
-            self._plan_ref = ray.put(self.plan())
-        return self._plan_ref
 
-    def _unplanned(self) -> H5Datasource:
-        self._plan = self._plan_ref = None
-        return self
+class _Plans:
+    """The plans made so far, for one datasource and all that Ray derives from it, epoch after epoch."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __init__(self) -> None:
+        self._plans: list[tuple[pc.Expression | None, tuple[str, ...], ReadPlan]] = []
+        self._references: dict[ReadPlan, ray.ObjectRef[ReadPlan]] = {}
+
+    def get(
+        self,
+        predicate: pc.Expression | None,
+        names: tuple[str, ...],
+        make: Callable[[tuple[str, ...]], ReadPlan],
+    ) -> ReadPlan:
+        for known, its_names, plan in self._plans:
+            if its_names == names and _same(known, predicate):
+                return plan
+        plan = make(names)
+        self._plans.append((predicate, names, plan))
+        for _, _, old in self._plans[:-_MAX_PLANS]:
+            self._references.pop(old, None)
+        del self._plans[:-_MAX_PLANS]
+        return plan
+
+    def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
+        """Return the plan in Ray's object store, put there once."""
+        if plan not in self._references:
+            self._references[plan] = ray.put(plan)
+        return self._references[plan]
+
+    def __reduce__(self) -> tuple[Any, ...]:
         # A plan is made again where it is needed: its selection may be large.
-        return {**self.__dict__, "_plan": None, "_plan_ref": None}
+        return _Plans, ()
+
+
+def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
+    return one is other or (one is not None and other is not None and one.equals(other))
+
+
+def in_tasks(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
+    """Spread the look-up of files over Ray tasks, a bounded number at a time."""
+    task = ray.remote(work_on)
+    reference = ray.put(work)
+    most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    pending: deque[ray.ObjectRef[list[FileFacts]]] = deque()
+    for group in groups:
+        if len(pending) >= most:
+            yield _get(pending.popleft())
+        pending.append(task.remote(reference, group))
+    while pending:
+        yield _get(pending.popleft())
+
+
+def work_on(work: Callable[[list[str]], list[FileFacts]], paths: list[str]) -> list[FileFacts]:
+    """Do the work of `in_tasks`; the function comes by reference, once for all tasks."""
+    return work(paths)
+
+
+def _get(reference: ray.ObjectRef[list[FileFacts]]) -> list[FileFacts]:
+    try:
+        return ray.get(reference)
+    except RayTaskError as exc:
+        # As it would come out of this process.
+        raise exc.cause if isinstance(exc.cause, RayH5Error) else exc from None
 
 
 def column_names(expression: Expr) -> frozenset[str]:
@@ -226,24 +303,42 @@ def column_names(expression: Expr) -> frozenset[str]:
 
 
 def _added_columns(
-    columns: Mapping[str, ColumnSpec], include_paths: bool, include_row_ids: bool
+    columns: Mapping[str, ColumnSpec],
+    include_paths: bool,
+    include_row_ids: bool,
+    include_row_keys: bool,
+    tail: Tail | None,
 ) -> dict[str, ColumnSpec]:
-    added = {PATH_SPEC.name: PATH_SPEC} if include_paths else {}
-    added |= {ROW_ID_SPEC.name: ROW_ID_SPEC} if include_row_ids else {}
+    wanted = {
+        PATH_SPEC: include_paths,
+        ROW_ID_SPEC: include_row_ids,
+        ROW_KEY_SPEC: include_row_keys,
+        IS_PADDING_SPEC: tail is not None and tail.rule == "pad",
+    }
+    added = {spec.name: spec for spec, is_wanted in wanted.items() if is_wanted}
     for name in added.keys() & columns.keys():
         raise OptionError(
-            f"the files have a column {name!r} of their own; read it without include_{name}s, or leave it out with "
-            "columns=[...]"
+            f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them out: "
+            "the file's with columns=[...], or the other"
         )
     return added
 
 
+def _task(
+    read: Callable[..., Iterable[pa.Table]], cut: Cut, block: int, row_bytes: int, schema: pa.Schema, limit: int | None
+) -> ReadTask:
+    start, stop = cut.bounds(block)
+    rows = stop - start
+    metadata = BlockMetadata(num_rows=rows, size_bytes=rows * row_bytes, input_files=None, exec_stats=None)
+    return ReadTask(partial(read, block, limit), metadata, schema=schema, per_task_row_limit=limit)
+
+
 def _read_block(
-    plan: ReadPlan | ray.ObjectRef[ReadPlan], output: Output, block: int, limit: int | None
+    plan: ReadPlan | ray.ObjectRef[ReadPlan], output: Output, stretch: Stretch, block: int, limit: int | None
 ) -> Iterable[pa.Table]:
     if not isinstance(plan, ReadPlan):
         plan = ray.get(plan)
-    yield to_table(plan, read_block(plan, block, limit), output)
+    yield to_table(plan, read_block(plan, stretch, block, limit), output)
 
 
 def _read_nothing(schema: pa.Schema) -> Iterable[pa.Table]:

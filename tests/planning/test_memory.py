@@ -12,19 +12,20 @@ MEASURE = r"""
 import re, sys
 import numpy as np
 from ray_h5.planning.index import build_index
-from ray_h5.planning.plan import ReadPlan, read_block
+from ray_h5.planning.plan import make_plan
+from ray_h5.planning.position import Stretch, read_block
 
 def resident(key):
     return 1024 * int(re.search(key + r":\s+(\d+)", open("/proc/self/status").read())[1])
 
 def plan(block_rows):
     index = build_index(sys.argv[1:2])
-    return ReadPlan(index.files, tuple(index.columns.values()), index.scope, eval(sys.argv[2]), block_rows)
+    return make_plan(index, list(index.columns.values()), eval(sys.argv[2]), block_rows=block_rows)
 
-read_block(plan(8), 0)  # libraries and code are loaded
+read_block(plan(8), Stretch(), 0)  # libraries and code are loaded
 open("/proc/self/clear_refs", "w").write("5")  # the peak begins here
 before = resident("VmRSS")
-block = read_block(plan(1 << 20), 0)
+block = read_block(plan(1 << 20), Stretch(), 0).rows
 print(resident("VmHWM") - before, sum(a.nbytes for a in block.arrays.values()))
 """
 

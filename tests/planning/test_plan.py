@@ -1,3 +1,4 @@
+import dataclasses
 import pickle
 
 import h5py
@@ -8,12 +9,14 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.planning.index import build_index
-from ray_h5.planning.plan import ReadPlan, choose_block_rows, read_block
+from ray_h5.planning import plan as planning
+from ray_h5.planning.plan import choose_block_rows
+from ray_h5.planning.position import Stretch, read_block
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
     index = build_index(paths, columns)
-    return ReadPlan(index.files, tuple(index.columns.values()), index.scope, selection, block_rows)
+    return planning.make_plan(index, list(index.columns.values()), selection, block_rows=block_rows)
 
 
 @pytest.mark.parametrize("block_rows", [1, 2, 3, 5, 13, 100])
@@ -21,9 +24,10 @@ def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
 def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, selection):
     plan = pickle.loads(pickle.dumps(make_plan(five_files, block_rows, selection)))
     expected = np.arange(13) if selection is None else selection
-    blocks = [read_block(plan, block) for block in range(plan.num_blocks)]
+    cut = Stretch().cut(plan)
+    blocks = [read_block(plan, Stretch(), block).rows for block in range(cut.num_blocks)]
     sizes = [len(block.row_ids) for block in blocks]
-    assert sizes == [plan.rows_in(block) for block in range(plan.num_blocks)]
+    assert sizes == [stop - start for start, stop in map(cut.bounds, range(cut.num_blocks))]
     assert all(size == block_rows for size in sizes[:-1])
     ids = np.concatenate([block.row_ids for block in blocks]) if blocks else np.empty(0)
     assert ids.tolist() == expected.tolist()
@@ -37,17 +41,17 @@ def test_a_limit_reads_no_more_rows(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(1000.0).reshape(100, 10), chunks=(1, 10), compression="gzip")
     plan = make_plan([str(tmp_path / "a.h5")], 50, columns=["x"])
-    block = read_block(plan, 1, limit=3)
+    block = read_block(plan, Stretch(), 1, limit=3).rows
     assert block.row_ids.tolist() == [50, 51, 52]
     assert block.stats.chunks_decoded == 3
 
 
 def test_no_columns_opens_no_file(five_files, tmp_path):
     plan = make_plan(five_files, 4)
-    bare = ReadPlan(plan.files, (), plan.scope, None, 4)
+    bare = dataclasses.replace(plan, columns=())
     for path in five_files:
         (tmp_path / path).unlink()
-    assert read_block(bare, 0).row_ids.tolist() == [0, 1, 2, 3]
+    assert read_block(bare, Stretch(), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
 
 
 def test_a_file_that_changed_after_planning_is_refused(five_files):
@@ -55,7 +59,7 @@ def test_a_file_that_changed_after_planning_is_refused(five_files):
     with h5py.File(five_files[4], "a") as file:
         file["label"][0] = 7
     with pytest.raises(StaleIndexError, match=r"f4.h5: the file changed between planning and reading"):
-        read_block(plan, 0)
+        read_block(plan, Stretch(), 0)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**10))

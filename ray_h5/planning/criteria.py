@@ -1,0 +1,210 @@
+"""What a user writes to choose rows -> an expression over any kind of field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import PredicateError
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A closed range; see `between`."""
+
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AnyEqual:
+    """A value at any time step; see `any_equal`."""
+
+    value: int | float
+    valid: str | None = None
+
+    @property
+    def reads(self) -> str | None:
+        """The other column that is read."""
+        return self.valid
+
+
+@dataclass(frozen=True, slots=True)
+class RowMask:
+    """A mask kept in the file; see `row_mask`."""
+
+    reads = None
+
+
+Derived = AnyEqual | RowMask
+"""A criterion that is a column of its own: one boolean a row, computed from the file."""
+
+
+def between(low: Any, high: Any) -> Between:
+    """Choose rows whose value lies in a range, both ends included.
+
+    Parameters
+    ----------
+    low, high : number, string or None
+        The ends; None leaves a side open.
+
+    Raises
+    ------
+    PredicateError
+        If both sides are open, or nothing can lie in between.
+    """
+    if low is None and high is None:
+        raise PredicateError("between(None, None): expected at least one end")
+    if low is not None and high is not None and not low <= high:
+        raise PredicateError(f"between({low!r}, {high!r}): nothing lies in between; the lower end comes first")
+    return Between(_plain(low), _plain(high))
+
+
+def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
+    """Choose rows in which a value occurs at any time step.
+
+    Parameters
+    ----------
+    value : int or float
+        Of a column of shape (T,), the value; of a one-hot column of shape (T, C), the class whose
+        entry is not zero.
+    valid : str, optional
+        A column of shape (T,): only time steps where it is greater than zero count.
+    """
+    value = _plain(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise PredicateError(f"any_equal({value!r}): expected a number")
+    return AnyEqual(value, valid)
+
+
+def row_mask() -> RowMask:
+    """Choose rows by a mask in the file: ``where(**{"mask/train": row_mask()})``.
+
+    The HDF5 dataset holds either a boolean a row, or the numbers of the rows to take.
+    """
+    return RowMask()
+
+
+class Fields(Protocol):
+    """A way to build expressions; all but these three is operators."""
+
+    def column(self, name: str) -> Any: ...
+    def is_in(self, name: str, values: list[Any]) -> Any: ...
+    def is_null(self, name: str) -> Any: ...
+
+
+class ArrowFields:
+    """Builds expressions of pyarrow."""
+
+    def column(self, name: str) -> pc.Expression:
+        return pc.field(name)
+
+    def is_in(self, name: str, values: list[Any]) -> pc.Expression:
+        return pc.field(name).isin(pa.array(values))
+
+    def is_null(self, name: str) -> pc.Expression:
+        return pc.field(name).is_null()
+
+
+def where(**criteria: Any) -> pc.Expression:
+    """Return the predicate that all criteria hold.
+
+    Parameters
+    ----------
+    **criteria
+        ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
+        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
+        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
+        the 1 and 0 of integer columns.
+
+    Returns
+    -------
+    pyarrow.compute.Expression
+        To be given to `H5Dataset` and its like.
+
+    Raises
+    ------
+    PredicateError
+        If there is no criterion, or one of no kind above.
+    """
+    return build_where(criteria, ArrowFields())
+
+
+def build_where(criteria: Mapping[str, Any], fields: Fields) -> Any:
+    """Return what `where` describes, over another kind of field."""
+    if not criteria:
+        raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
+    return reduce(and_, (_criterion(name, wanted, fields) for name, wanted in criteria.items()))
+
+
+def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
+    if isinstance(wanted, Between):
+        ends = [fields.column(name) >= wanted.low] if wanted.low is not None else []
+        ends += [fields.column(name) <= wanted.high] if wanted.high is not None else []
+        return reduce(and_, ends)
+    if isinstance(wanted, (AnyEqual, RowMask)):
+        return fields.column(derived_name(name, wanted)) == True  # noqa: E712  an expression
+    if wanted is None:
+        return fields.is_null(name)
+    values = _values(wanted)
+    if values is None:
+        value = _plain(wanted)
+        # pyarrow compares no boolean with an integer, but looks it up among integers.
+        return fields.is_in(name, [value]) if isinstance(value, bool) else fields.column(name) == _scalar(name, value)
+    try:
+        pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
+        raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
+    return fields.is_in(name, values)
+
+
+def _values(wanted: Any) -> list[Any] | None:
+    """Return the values of a collection, or None if `wanted` is one value."""
+    if isinstance(wanted, (set, frozenset)):
+        wanted = sorted(wanted)
+    if isinstance(wanted, np.ndarray) and wanted.ndim == 1:
+        wanted = wanted.tolist()
+    if isinstance(wanted, (pa.Array, pa.ChunkedArray)):
+        wanted = wanted.to_pylist()
+    return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
+
+
+def _scalar(name: str, value: Any) -> Any:
+    try:
+        pa.scalar(value)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as exc:
+        raise PredicateError(
+            f"where({name}={value!r}): expected a value, a list of values, between(...), any_equal(...) or "
+            f"row_mask(), found {type(value).__name__}"
+        ) from exc
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+_PREFIX = "ray_h5:"
+
+
+def derived_name(column: str, criterion: Derived) -> str:
+    """Return the name of the virtual column that a criterion stands for."""
+    if isinstance(criterion, RowMask):
+        return _PREFIX + json.dumps(["row_mask", column])
+    return _PREFIX + json.dumps(["any_equal", column, criterion.value, criterion.valid])
+
+
+def parse_derived(name: str) -> tuple[str, Derived] | None:
+    """Return the column and the criterion that `derived_name` was given, or None for any other name."""
+    if not name.startswith(_PREFIX):
+        return None
+    kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
+    return column, RowMask() if kind == "row_mask" else AnyEqual(*rest)

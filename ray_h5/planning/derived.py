@@ -1,0 +1,100 @@
+"""Virtual columns: one boolean a row, computed from what a file holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ray_h5.errors import PredicateError
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning.criteria import AnyEqual, Derived, RowMask
+from ray_h5.planning.schema import ColumnSpec
+
+_PIECE_BYTES = 16 << 20
+
+
+def derived_spec(name: str) -> ColumnSpec:
+    """Return the spec of a virtual column."""
+    return ColumnSpec(name, "bool", np.dtype(bool), ())
+
+
+def compute(reader: RowReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
+    """Return a virtual column of one file: bool of shape (num_rows,).
+
+    Raises
+    ------
+    PredicateError
+        If the columns it is computed from do not have the shapes that it needs.
+    """
+    if isinstance(criterion, RowMask):
+        return _row_mask(reader, num_rows, column)
+    return _any_equal(reader, num_rows, column, criterion)
+
+
+def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
+    names = [column] if criterion.valid is None else [column, criterion.valid]
+    layouts = reader.find(names)
+    _check_shapes(reader.path, layouts[column], layouts.get(criterion.valid or ""), criterion)
+    for layout in layouts.values():
+        if layout.num_rows != num_rows:
+            raise PredicateError(
+                f"{reader.path}: any_equal: column {layout.name!r} has {layout.num_rows} rows, the others {num_rows}"
+            )
+    found = np.empty(num_rows, bool)
+    for piece in _pieces(num_rows, sum(layout.row_bytes for layout in layouts.values())):
+        arrays = reader.read(names, piece)
+        found[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
+    return found
+
+
+def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
+    hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
+    if valid is not None:
+        hits = hits & (valid > 0)
+    return hits.any(axis=1) if hits.ndim == 2 else hits
+
+
+def _check_shapes(path: str, column: ColumnLayout, valid: ColumnLayout | None, criterion: AnyEqual) -> None:
+    shape = column.row_shape
+    where = f"{path}: any_equal({criterion.value!r}): column {column.name!r}"
+    if column.kind not in {"number", "bool"} or len(shape) > 2:
+        raise PredicateError(
+            f"{where} holds {column.kind} values of shape {shape} a row; expected numbers of shape (T,), or one-hot "
+            "of shape (T, C)"
+        )
+    if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
+        raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
+    if valid is not None and (valid.row_shape != shape[:1] or valid.kind not in {"number", "bool"}):
+        raise PredicateError(
+            f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {valid.name!r}, found "
+            f"{valid.kind} values of shape {valid.row_shape}"
+        )
+
+
+def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
+    layout = reader.find([column])[column]
+    where = f"{reader.path}: row_mask: {column!r}"
+    if layout.row_shape or layout.dtype.kind not in "biu":
+        raise PredicateError(
+            f"{where} holds {layout.dtype} values of shape {layout.row_shape}; expected a boolean a row, or row numbers"
+        )
+    values = reader.read([column])[column]
+    if layout.kind == "bool":
+        if len(values) != num_rows:
+            raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {num_rows} rows")
+        return values.astype(bool)
+    outside = values[(values < 0) | (values >= num_rows)]
+    if len(outside):
+        raise PredicateError(f"{where} lists row {outside[0]}; the file has {num_rows} rows")
+    found = np.zeros(num_rows, bool)
+    found[values.astype(np.int64)] = True
+    return found
+
+
+def _pieces(num_rows: int, row_bytes: int) -> Iterator[slice]:
+    step = max(1, math.floor(_PIECE_BYTES / max(row_bytes, 1)))
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))

@@ -1,0 +1,82 @@
+"""Splits for cross-validation, whose groups never straddle."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.errors import OptionError
+from ray_h5.planning.index import RowIndex
+from ray_h5.planning.predicate import check_names
+
+
+Fold = tuple[list[Any], list[Any]]
+"""Values to train on, and values to validate on."""
+
+
+def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
+    """Return for each of `k` folds the groups to train on and those to validate on.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    k : int
+        Folds, 2 or more.
+    group : str
+        A scalar column: rows of one value stay together, such as those of a patient.
+    stratify : str, optional
+        A scalar column whose values each fold has in about the same shares.
+    seed : int
+        Draws the folds.
+
+    Returns
+    -------
+    list of (list, list)
+        Values of the column `group`.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer groups than folds, or a row belongs to none.
+    """
+    if not isinstance(k, int) or k < 2:
+        raise OptionError(f"kfold: k={k!r}: expected 2 or more folds")
+    names = [group] if stratify is None else [group, stratify]
+    specs = index.find(names)
+    check_names(names, specs)
+    columns = index.small_columns(list(specs.values()))
+    if columns[group].null_count:
+        raise OptionError(f"kfold: {columns[group].null_count} rows have no {group!r}")
+    encoded = columns[group].combine_chunks().dictionary_encode()
+    values, codes = _plain(encoded)
+    if len(values) < k:
+        raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
+    labels = None if stratify is None else columns[stratify].to_numpy()
+    return [
+        ([values[i] for i in np.unique(codes[train])], [values[i] for i in np.unique(codes[test])])
+        for train, test in _split(codes, labels, k, seed)
+    ]
+
+
+def _plain(encoded: pa.DictionaryArray | pa.ChunkedArray) -> tuple[list[Any], np.ndarray]:
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+
+
+def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
+    rows = np.zeros(len(codes))
+    if labels is None:
+        return list(GroupKFold(k, shuffle=True, random_state=seed).split(rows, groups=codes))
+    splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # That a class has fewer rows than folds is no error: some folds then lack it.
+        warnings.simplefilter("ignore", UserWarning)
+        return list(splitter.split(rows, np.unique(labels, return_inverse=True)[1], codes))

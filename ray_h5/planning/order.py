@@ -1,0 +1,167 @@
+"""Where each position of an epoch finds its row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ray_h5.planning.shuffle import Shuffle, make_key, mix, permute, unpermute
+
+_WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
+"""What a key is for: no two draws share one."""
+
+
+class Groups(Protocol):
+    """Ranks 0 ... n-1 cut into groups of neighbours, which are drawn as a whole."""
+
+    def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+        """Return the rank at each position, where the groups follow each other in the order of `key`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedGroups:
+    """Groups of any sizes.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray
+        int64 of shape (groups + 1,): first rank of each, then the number of ranks.
+    """
+
+    starts: np.ndarray
+
+    def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+        count = len(self.starts) - 1
+        drawn = permute(np.arange(count), count, key)
+        ends = np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
+        at = np.searchsorted(ends, positions, side="right")
+        group = drawn[at]
+        # A group ends where its positions end: count from there.
+        return self.starts[group + 1] - (ends[at] - positions)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvenGroups:
+    """Groups of equal size but for the last of each file: what is kept grows with files, not with groups.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray
+        int64 of shape (files + 1,): first row of each file, then the number of rows.
+    size : int
+        Rows of a group.
+    """
+
+    starts: np.ndarray
+    size: int
+
+    def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+        lengths = np.diff(self.starts)
+        first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
+        count = int(first_group[-1])
+        place, offset = self._places(positions, lengths, first_group, key)
+        group = permute(place, count, key)
+        file = np.searchsorted(first_group, group, side="right") - 1
+        return self.starts[file] + (group - first_group[file]) * self.size + offset
+
+    def _places(
+        self, positions: np.ndarray, lengths: np.ndarray, first_group: np.ndarray, key: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which drawn group each position falls in, and how far into it."""
+        short = np.flatnonzero(lengths % self.size)
+        places = unpermute(first_group[short + 1] - 1, int(first_group[-1]), key)
+        by_place = np.argsort(places)
+        places, missing = places[by_place], self.size - lengths[short[by_place]] % self.size
+        # Were all groups full, a position would be later by what the short groups before it lack.
+        ends = (places + 1) * self.size - np.cumsum(missing)
+        before = np.searchsorted(ends, positions, side="right")
+        lacking = np.concatenate([[0], np.cumsum(missing)])
+        return np.divmod(positions + lacking[before], self.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """The order of an epoch.
+
+    Attributes
+    ----------
+    num_rows : int
+        Selected rows.
+    shuffle : Shuffle, optional
+        With its unit decided and, for chunks, its window; None keeps the rows as they are.
+    groups : Groups, optional
+        What is drawn as a whole: the chunk groups, or the files.
+    """
+
+    num_rows: int
+    shuffle: Shuffle | None = None
+    groups: Groups | None = None
+
+    @property
+    def window_rows(self) -> int | None:
+        """Rows that are mixed with each other, where chunks are drawn."""
+        return self.shuffle.window_rows if self.shuffle is not None else None
+
+    def ranks(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return which of the selected rows stand at some positions of an epoch.
+
+        Parameters
+        ----------
+        positions : numpy.ndarray
+            int64, each in ``range(num_rows)``.
+        epoch : int
+            The epoch.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64: ranks among the selected rows, in path order.
+        """
+        if self.shuffle is None:
+            return positions
+        if self.groups is None:
+            return permute(positions, self.num_rows, self._key(epoch, _ROWS))
+        if self.shuffle.window_rows is not None:
+            positions = self._within_windows(positions, self.shuffle.window_rows, epoch)
+        return self.groups.ranks(positions, self._key(epoch, _GROUPS))
+
+    def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
+        found = np.empty_like(positions)
+        windows = positions // size
+        for window in np.unique(windows).tolist():
+            here = windows == window
+            start = window * size
+            length = min(size, self.num_rows - start)
+            found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN, window))
+        return found
+
+    def _key(self, epoch: int, *purpose: int) -> tuple[int, ...]:
+        assert self.shuffle is not None
+        assert self.shuffle.seed is not None
+        return make_key(self.shuffle.seed, epoch, *purpose)
+
+
+def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """Return a key for the randomness of each row in an epoch.
+
+    Parameters
+    ----------
+    row_ids : numpy.ndarray
+        Integers.
+    seed, epoch : int
+        Zero or more.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint64: a hash of (seed, epoch, row id), whichever task or worker asks.
+    """
+    first, second = make_key(seed, epoch, _KEYS)[:2]
+    keys = np.asarray(row_ids).astype(np.uint64)
+    keys += np.uint64(first)
+    mix(keys)
+    keys ^= np.uint64(second)
+    return mix(keys)

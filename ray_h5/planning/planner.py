@@ -1,0 +1,110 @@
+"""From paths and a predicate to a plan in one step, for engines that are asked for all at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import OptionError
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import Lookup, RowIndex, build_index
+from ray_h5.planning.plan import ReadPlan, make_plan
+from ray_h5.planning.predicate import check_names, evaluate
+from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.shuffle import Shuffle
+from ray_h5.planning.store import check_index_dir
+
+_MISSING = re.compile(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((.*?)\)(?: FieldRef\..*)? in ", re.DOTALL)
+
+
+def plan_files(
+    paths: Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    group: str = "/",
+    predicate: pc.Expression | None = None,
+    shuffle: Shuffle | None = None,
+    dtypes: Mapping[str, object] | None = None,
+    allow_external: Sequence[str] = (),
+    index_dir: str | None = None,
+    block_rows: int | None = None,
+    threads: int = 1,
+) -> tuple[RowIndex, ReadPlan]:
+    """Return the index of some files, and the plan to read their selected rows.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files, in the order of row ids; see `expand_paths`.
+    columns : sequence of str, optional
+        The columns to read; None takes all.
+    group : str
+        The group that column names are relative to.
+    predicate : pyarrow.compute.Expression, optional
+        Which rows to select, such as from `where`; it may name columns that `columns` leaves out.
+    shuffle : Shuffle, optional
+        The order of an epoch.
+    dtypes : mapping of str to dtype, optional
+        Columns to cast.
+    allow_external : sequence of str
+        Folders that links, virtual datasets and external storage may lead into.
+    index_dir : str, optional
+        A folder in which the index is kept.
+    block_rows : int, optional
+        Rows of a block.
+    threads : int
+        Threads that one read may use.
+    """
+    folder = None if index_dir is None else check_index_dir(index_dir)
+    index = build_index(paths, columns, Lookup(Scope(group, tuple(allow_external), threads), folder))
+    specs = cast_columns(index.columns, dtypes or {})
+    selection = None if predicate is None else select(index, specs, predicate)
+    return index, make_plan(index, list(specs.values()), selection, shuffle, block_rows)
+
+
+def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> np.ndarray:
+    """Return the row ids that pass a predicate, ascending.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    specs : mapping of str to ColumnSpec
+        Columns as they are delivered; others are looked up.
+    predicate : pyarrow.compute.Expression
+        The predicate.
+    """
+    named = _named_columns(index, specs, predicate)
+    return evaluate(predicate, pa.table(dict(index.small_columns(list(named.values())))))
+
+
+def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
+    """Return the columns that an expression of pyarrow names.
+
+    There is no way to ask it; but on a table that lacks one it says which.
+    """
+    if not isinstance(predicate, pc.Expression):
+        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
+    found: dict[str, ColumnSpec] = {}
+    while (name := _first_missing(predicate, found)) is not None:
+        known = {name: specs[name]} if name in specs else index.find([name])
+        check_names([name], known)
+        found |= known
+    return found
+
+
+def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) -> str | None:
+    # Without any column a table could not be filtered at all.
+    table = pa.table({"": pa.array([], pa.int8()), **{n: pa.array([], s.value_type) for n, s in found.items()}})
+    try:
+        table.filter(predicate)
+    except pa.ArrowInvalid as exc:
+        match = _MISSING.match(str(exc))
+        return match[1] if match and match[1] not in found else None
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return None  # evaluating it says what is wrong
+    return None

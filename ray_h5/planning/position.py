@@ -1,0 +1,263 @@
+"""Where in an epoch the readers are: how it is cut into blocks, and what of it is done."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ray_h5.errors import PositionError
+from ray_h5.planning.plan import BlockRows, ReadPlan, read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A number of rows, cut into blocks for ranks that take blocks in turn.
+
+    All blocks hold `block_rows` rows but those of the last round, which share what is left evenly;
+    and one more, of less rows than there are ranks, that cannot be shared.
+
+    Attributes
+    ----------
+    num_rows : int
+        Rows to cut.
+    block_rows : int
+        Rows of a full block.
+    world_size : int
+        Ranks.
+    """
+
+    num_rows: int
+    block_rows: int
+    world_size: int = 1
+
+    @property
+    def full_blocks(self) -> int:
+        """Blocks in full rounds."""
+        return self.num_rows // (self.block_rows * self.world_size) * self.world_size
+
+    @property
+    def last_rows(self) -> int:
+        """Rows of each block of the last round, if it is not a full one."""
+        return (self.num_rows - self.full_blocks * self.block_rows) // self.world_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self.full_blocks + (self.world_size if self.last_rows else 0) + (1 if self.unshared_rows else 0)
+
+    @property
+    def unshared_rows(self) -> int:
+        """Rows that are left when each rank has had as many as the others."""
+        return self.num_rows - self.full_blocks * self.block_rows - self.last_rows * self.world_size
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        """Return the first row of a block, and the first beyond it."""
+        if block < self.full_blocks:
+            return block * self.block_rows, (block + 1) * self.block_rows
+        start = self.full_blocks * self.block_rows + (block - self.full_blocks) * self.last_rows
+        turn = block - self.full_blocks
+        return start, start + (self.last_rows if self.last_rows and turn < self.world_size else self.unshared_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What ranks that take blocks in turn have done: `rows` rows each.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that each rank has done.
+    world_size : int
+        Ranks.
+    block_rows : int
+        Rows of a full block.
+    """
+
+    rows: int
+    world_size: int
+    block_rows: int
+
+    def left(self, num_rows: int) -> int:
+        """Return how many of `num_rows` rows are left."""
+        return num_rows - self.rows * self.world_size
+
+    def positions(self, left: np.ndarray, num_rows: int) -> np.ndarray:
+        """Return which of `num_rows` rows those left are: ``left[i]`` counts rows that are not done."""
+        cut = Cut(num_rows, self.block_rows, self.world_size)
+        round_ = min(self.rows // self.block_rows, cut.full_blocks // self.world_size)
+        first = round_ * self.world_size
+        block = self.block_rows if first < cut.full_blocks else cut.last_rows
+        begun = self.rows - round_ * self.block_rows  # of each block of this round
+        start = first * self.block_rows
+        rest = block - begun
+        behind = left - rest * self.world_size
+        if rest == 0:
+            return start + block * self.world_size + left
+        inside = start + left // rest * block + begun + left % rest
+        return np.where(behind < 0, inside, start + block * self.world_size + behind)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a training run is in an epoch; goes into its checkpoint.
+
+    Attributes
+    ----------
+    seed, epoch : int
+        The order.
+    rows : int
+        Rows that each rank has done since the epoch, or this run, began.
+    world_size : int
+        Ranks.
+    block_rows : int
+        Rows of a block.
+    plan_hash : str
+        Tells the files, the predicate and the shuffle from others.
+    earlier : tuple of Done
+        What runs before this one had done of the epoch.
+    """
+
+    seed: int
+    epoch: int
+    rows: int
+    world_size: int
+    block_rows: int
+    plan_hash: str
+    earlier: tuple[Done, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "epoch", "rows", "world_size", "block_rows"):
+            value, least = getattr(self, name), 1 if name in {"world_size", "block_rows"} else 0
+            if not isinstance(value, int) or value < least:
+                raise PositionError(f"Position: {name}={value!r}: expected an integer of {least} or more")
+
+    @property
+    def done(self) -> tuple[Done, ...]:
+        """All that is done of the epoch, run by run."""
+        last = Done(self.rows, self.world_size, self.block_rows)
+        return (*self.earlier, last) if self.rows else self.earlier
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON or a checkpoint."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**found, "earlier": [[done.rows, done.world_size, done.block_rows] for done in self.earlier]}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Position:
+        """Return what `to_dict` described.
+
+        Raises
+        ------
+        PositionError
+            If it is something else.
+        """
+        names = {each.name for each in fields(cls)}
+        if not isinstance(found, Mapping) or set(found) != names:
+            raise PositionError(f"Position: expected {', '.join(sorted(names))}, found {found!r}")
+        return cls(**{**found, "earlier": tuple(Done(*map(int, each)) for each in found["earlier"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """An epoch, or what is left of one: small, and all that tasks need beside the plan.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch.
+    done : tuple of Done
+        What is done of it.
+    world_size : int
+        Ranks that take its blocks in turn.
+    """
+
+    epoch: int = 0
+    done: tuple[Done, ...] = ()
+    world_size: int = 1
+
+    def cut(self, plan: ReadPlan) -> Cut:
+        """Return how the rows that are left are cut into blocks."""
+        num_rows = plan.num_positions
+        for done in self.done:
+            num_rows = done.left(num_rows)
+        return Cut(num_rows, plan.block_rows, self.world_size)
+
+    def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
+        """Return the positions of a block in the epoch; at most the first `limit`."""
+        start, stop = self.cut(plan).bounds(block)
+        left = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
+        totals = [plan.num_positions]
+        for done in self.done:
+            totals.append(done.left(totals[-1]))
+        for done, total in zip(reversed(self.done), reversed(totals[:-1]), strict=True):
+            left = done.positions(left, total)
+        return left
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """What one read task yields.
+
+    Attributes
+    ----------
+    rows : BlockRows
+        Row ids and the columns of the files.
+    positions : numpy.ndarray
+        int64: where in the epoch the rows stand.
+    epoch : int
+        The epoch.
+    """
+
+    rows: BlockRows
+    positions: np.ndarray
+    epoch: int
+
+
+def read_block(plan: ReadPlan, stretch: Stretch, block: int, limit: int | None = None) -> Block:
+    """Read one block of an epoch: a pure function, the same each time it is called."""
+    positions = stretch.positions(plan, block, limit)
+    return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch)
+
+
+@lru_cache(maxsize=2)
+def plan_hash(plan: ReadPlan) -> str:
+    """Return a hash of what decides which row stands where: files, selection and shuffle.
+
+    Files count by their names and rows, not by where they are mounted.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    found.update(plan.files.starts.tobytes())
+    for path in plan.files.paths.to_pylist():
+        found.update(path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") + b"\0")
+    found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).tobytes())
+    found.update(repr((plan.order.shuffle, plan.tail)).encode())
+    return found.hexdigest()
+
+
+def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
+    """Return what is left of the epoch that a run was in.
+
+    Raises
+    ------
+    PositionError
+        If the position is of other files, another selection or another shuffle.
+    """
+    if position.plan_hash != plan_hash(plan) or position.seed != plan.seed:
+        raise PositionError(
+            f"the position {position} is of other files, another predicate or another shuffle than "
+            f"{len(plan.files)} files, {plan.num_rows} selected rows, {plan.order.shuffle}. Read the data as the "
+            "run before did, or start the epoch anew without a position."
+        )
+    stretch = Stretch(position.epoch, position.done, world_size)
+    if stretch.cut(plan).num_rows < 0:
+        raise PositionError(f"the position {position} has more rows done than the {plan.num_positions} there are")
+    return stretch
+
+
+def advance(position: Position, rows: int) -> Position:
+    """Return the position after each rank has done `rows` rows in all since this run began."""
+    return replace(position, rows=rows)

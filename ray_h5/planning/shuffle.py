@@ -1,0 +1,175 @@
+"""The order of an epoch as a function of (seed, epoch, position): nothing of the dataset's size is kept for it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+
+Unit = Literal["auto", "rows", "chunks", "files"]
+
+_UNITS = ("auto", "rows", "chunks", "files")
+_ROUNDS = 8
+_TABLE_ROWS = 1 << 16
+"""Up to here a permutation is a table, drawn exactly; half a megabyte."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """How rows are drawn, anew in each epoch.
+
+    Parameters
+    ----------
+    unit : {"auto", "rows", "chunks", "files"}
+        ``rows``: each position of an epoch is drawn from all selected rows. ``chunks``: chunk
+        groups, the rows that lie in the same chunks, are drawn from all files, then rows are drawn
+        within a window of `window_rows`; each chunk is then decoded about once. ``files``: files
+        are drawn, the rows of a file stay in order. ``auto``: ``rows`` where that costs nothing,
+        because a chunk holds one row or the data is contiguous; else ``chunks``.
+    seed : int, optional
+        Zero or more. None draws one and keeps it.
+    window_rows : int, optional
+        For ``chunks``: rows that are mixed with each other. By default as many as a block holds.
+
+    Notes
+    -----
+    The same (files, columns, predicate, seed, epoch) give the same order in Ray and in plain
+    PyTorch, whatever the number of tasks and workers.
+    """
+
+    unit: Unit = "auto"
+    seed: int | None = 0
+    window_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in _UNITS:
+            raise OptionError(f"Shuffle(unit={self.unit!r}): expected one of {', '.join(map(repr, _UNITS))}")
+        if self.seed is None:
+            object.__setattr__(self, "seed", secrets.randbits(32))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
+            raise OptionError(f"Shuffle(seed={self.seed!r}): expected an integer of zero or more, or None")
+        object.__setattr__(self, "seed", int(self.seed))
+        rows = self.window_rows
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1):
+            raise OptionError(f"Shuffle(window_rows={rows!r}): expected an integer of 1 or more, or None")
+        if rows is not None and self.unit in ("rows", "files"):
+            raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
+
+
+def make_key(*words: int) -> tuple[int, ...]:
+    """Return the round keys of a permutation.
+
+    `numpy.random.SeedSequence` combines the words, so that (seed 42, epoch 1) has nothing to do
+    with (seed 43, epoch 0).
+    """
+    return tuple(np.random.SeedSequence(words).generate_state(_ROUNDS, np.uint64).tolist())
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """Return a good 64-bit hash of each uint64, in place.
+
+    Variant 13 of Stafford's finalizers, as in SplitMix64 (Steele, Lea & Flood 2014, "Fast
+    splittable pseudorandom number generators").
+    """
+    values ^= values >> np.uint64(30)
+    values *= _MIX_1
+    values ^= values >> np.uint64(27)
+    values *= _MIX_2
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def permute(positions: np.ndarray, n: int, key: tuple[int, ...]) -> np.ndarray:
+    """Return where a permutation of ``range(n)`` puts `positions`, without making the permutation.
+
+    Up to 65,536 it is a table: the order of keyed hashes. Beyond, a Feistel network of two halves
+    of about sqrt(n) values each, so that few results fall beyond `n`, which are walked on until
+    they do not (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"; on halves that
+    differ: Hoang & Rogaway 2010, "On generalized Feistel networks").
+
+    Parameters
+    ----------
+    positions : numpy.ndarray
+        Integers in ``range(n)``, of any shape.
+    n : int
+        Length of the permutation, at most 2**62.
+    key : tuple of int
+        From `make_key`.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64, of the shape of `positions`.
+    """
+    if n <= _TABLE_ROWS:
+        return _table(n, key)[positions]
+    return _walk(positions, n, key, backwards=False)
+
+
+def unpermute(values: np.ndarray, n: int, key: tuple[int, ...]) -> np.ndarray:
+    """Return the positions that `permute` maps to `values`."""
+    if n <= _TABLE_ROWS:
+        table = _table(n, key)
+        positions = np.empty(n, np.int64)
+        positions[table] = np.arange(n)
+        return positions[values]
+    return _walk(values, n, key, backwards=True)
+
+
+@lru_cache(maxsize=16)
+def _table(n: int, key: tuple[int, ...]) -> np.ndarray:
+    hashes = np.arange(n, dtype=np.uint64)
+    hashes *= _GOLDEN
+    hashes += np.uint64(key[0])
+    mix(hashes)
+    hashes ^= np.uint64(key[1])
+    table = np.argsort(mix(hashes), kind="stable")
+    table.setflags(write=False)
+    return table
+
+
+def _walk(values: np.ndarray, n: int, key: tuple[int, ...], backwards: bool) -> np.ndarray:
+    bits = (n - 1).bit_length() // 2
+    upper = -(-n >> bits)
+    found = np.asarray(values).astype(np.uint64).reshape(-1)
+    _feistel(found, bits, upper, key, backwards)
+    beyond = np.flatnonzero(found >= n)
+    while len(beyond):
+        again = found[beyond]
+        _feistel(again, bits, upper, key, backwards)
+        found[beyond] = again
+        beyond = beyond[again >= n]
+    return found.astype(np.int64).reshape(np.shape(values))
+
+
+def _feistel(values: np.ndarray, bits: int, upper: int, key: tuple[int, ...], backwards: bool) -> None:
+    """Permute ``range(upper << bits)`` in place; the low half has `bits` bits, the high one `upper` values."""
+    shift, mask, size = np.uint64(bits), np.uint64((1 << bits) - 1), np.uint64(upper)
+    low, high = values & mask, values >> shift
+    for turn in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
+        if turn % 2 == 0:
+            step = mix(high ^ np.uint64(key[turn]))
+            low = (low - step if backwards else low + step) & mask
+        else:
+            step = _below(mix(low ^ np.uint64(key[turn])), size)
+            # Modulo `size`, without a division and without falling below zero.
+            high += size - step if backwards else step
+            high -= np.where(high >= size, size, np.uint64(0))
+    np.left_shift(high, shift, out=values)
+    values |= low
+
+
+def _below(hashes: np.ndarray, size: np.uint64) -> np.ndarray:
+    """Map hashes evenly to ``range(size)``, for sizes below 2**32 (Lemire 2019, without rejection)."""
+    hashes >>= np.uint64(32)
+    hashes *= size
+    hashes >>= np.uint64(32)
+    return hashes

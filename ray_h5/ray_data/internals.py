@@ -1,0 +1,55 @@
+"""The private names of Ray that this package leans on, in one place; written for ray 2.60."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+from ray.data import DataContext, Dataset, Datasource
+
+
+def running_dataset(context: DataContext) -> tuple[str, int]:
+    """Return which dataset is being executed, and how many times it was before.
+
+    To be called from `Datasource.get_read_tasks`. Ray tells it to nobody, but its executor knows:
+    it is the one further up the stack whose context was handed to us. Each `Dataset` object has an
+    id and counts its executions, so that ``take`` and ``count``, which execute datasets of their
+    own, do not count for the one that they were called on. Without an executor, the context's own
+    count has to do.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        executor = frame.f_locals.get("self")
+        dataset_id = getattr(executor, "_dataset_id", None)
+        if isinstance(dataset_id, str) and getattr(executor, "_data_context", None) is context:
+            name, _, run = dataset_id.rpartition("_")
+            return name, int(run)
+        frame = frame.f_back
+    return "", context._execution_idx
+
+
+def operators(ds: Dataset) -> list[Any]:
+    """Return the logical operators of a dataset, those nearest to the result first."""
+    found, todo = [], [ds._logical_plan.dag]
+    while todo:
+        operator = todo.pop()
+        found.append(operator)
+        todo += operator.input_dependencies
+    return found
+
+
+def row_count_changers(ds: Dataset) -> list[str]:
+    """Return the names of the operators behind the reading that may change the number of rows."""
+    return [
+        operator.name
+        for operator in operators(ds)
+        if operator.input_dependencies
+        and type(operator).__name__ != "StreamingSplit"
+        and (len(operator.input_dependencies) > 1 or getattr(operator, "can_modify_num_rows", True))
+    ]
+
+
+def datasources(ds: Dataset) -> list[Datasource]:
+    """Return what a dataset is read from."""
+    return [operator.datasource for operator in operators(ds) if hasattr(operator, "datasource")]

@@ -1,0 +1,102 @@
+"""Predicates as expressions of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ray.data.expressions import Expr, col
+
+from ray_h5.planning.criteria import build_where
+from ray_h5.planning.folds import fold_groups
+from ray_h5.planning.paths import PathLike
+from ray_h5.ray_data.api import build_index
+
+
+class RayFields:
+    """Builds expressions of Ray."""
+
+    def column(self, name: str) -> Expr:
+        return col(name)
+
+    def is_in(self, name: str, values: list[Any]) -> Expr:
+        return col(name).is_in(values)
+
+    def is_null(self, name: str) -> Expr:
+        return col(name).is_null()
+
+
+def where(**criteria: Any) -> Expr:
+    """Return the predicate that all criteria hold, for ``Dataset.filter(expr=...)``.
+
+    Parameters
+    ----------
+    **criteria
+        ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
+        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
+        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
+        the 1 and 0 of integer columns.
+
+    Returns
+    -------
+    ray.data.expressions.Expr
+        It can be combined with others by ``&``, ``|`` and ``~``.
+
+    Raises
+    ------
+    PredicateError
+        If there is no criterion, or one of no kind above.
+
+    Notes
+    -----
+    Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
+    with NaN is false, so that ``~where(x=1)`` keeps NaN. `any_equal` and `row_mask` work where Ray
+    pushes the filter into the reading: before ``map_batches``, not behind it.
+
+    Examples
+    --------
+    >>> ds.filter(expr=where(cs_label=True, epoch=between(10, 50)))  # doctest: +SKIP
+    """
+    return build_where(criteria, RayFields())
+
+
+def kfold(
+    paths: PathLike | Sequence[PathLike],
+    k: int,
+    group: str = "guid",
+    stratify: str | None = "cs_label",
+    seed: int = 0,
+    *,
+    hdf5_group: str = "/",
+    allow_external: Sequence[PathLike] = (),
+    index_dir: PathLike | None = None,
+) -> list[tuple[Expr, Expr]]:
+    """Return `k` pairs of predicates: what to train on, and what to validate on.
+
+    Parameters
+    ----------
+    paths : str, path-like, or a sequence of them
+        As for `read_h5`.
+    k : int
+        Folds.
+    group : str
+        A column; rows of one value, such as those of one patient, are never split.
+    stratify : str, optional
+        A column whose values each fold has in about the same shares.
+    seed : int
+        Draws the folds.
+    hdf5_group : str
+        The group of the files that column names are relative to.
+    allow_external, index_dir
+        As for `read_h5`.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer groups than folds.
+    """
+    names = [group] if stratify is None else [group, stratify]
+    index = build_index(paths, columns=names, group=hdf5_group, allow_external=allow_external, index_dir=index_dir)
+    fields = RayFields()
+    folds = fold_groups(index, k, group, stratify, seed)
+    return [(fields.is_in(group, train), fields.is_in(group, test)) for train, test in folds]

@@ -1,0 +1,219 @@
+"""Inside and around a training loop of Ray Train: batches in order, epoch after epoch, and where they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import ray.train
+from ray.data import DataIterator, Dataset, ExecutionOptions
+from ray.train import DataConfig
+
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.position import Position
+from ray_h5.ray_data.datasource import H5Datasource
+from ray_h5.ray_data.epochs import Running, running, set_epoch
+from ray_h5.ray_data.internals import datasources, row_count_changers
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class OrderedDataConfig(DataConfig):
+    """A `ray.train.DataConfig` that keeps the order of the blocks; see `data_config`."""
+
+    def configure(self, datasets: dict[str, Dataset], world_size: int, *args: Any, **kwargs: Any) -> Any:
+        """Split the datasets among the workers, and say what that leaves out."""
+        split = set(datasets) if self._datasets_to_split == "all" else set(self._datasets_to_split)
+        for name in sorted(split & set(datasets)):
+            _say_what_is_lost(name, datasets[name], world_size)
+        return super().configure(datasets, world_size, *args, **kwargs)
+
+
+def data_config(
+    *,
+    datasets_to_split: Literal["all"] | list[str] = "all",
+    enable_shard_locality: bool = True,
+    **execution_options: Any,
+) -> DataConfig:
+    """Return the ``dataset_config`` for a trainer whose workers get the order that was planned.
+
+    Blocks then go to the workers in turn, in the order of the epoch: it can be repeated, and
+    resumed where it was left. (A plain `ray.train.DataConfig` lets blocks overtake each other.)
+
+    Parameters
+    ----------
+    datasets_to_split : "all" or list of str
+        The datasets that workers share; each worker gets the whole of the others.
+    enable_shard_locality : bool
+        Prefer to give a block to a worker on the node that read it, where the order allows it.
+    **execution_options
+        Of `ray.data.ExecutionOptions`: ``exclude_resources``, ``resource_limits``.
+
+    Examples
+    --------
+    >>> TorchTrainer(loop, datasets={"train": ds}, dataset_config=data_config())  # doctest: +SKIP
+    """
+    options = ExecutionOptions(preserve_order=True, **execution_options)
+    return OrderedDataConfig(datasets_to_split, options, enable_shard_locality)
+
+
+class TrainBatches:
+    """The batches of one epoch for one worker, as tensors; made by `train_batches`.
+
+    Iterating it begins the epoch; all workers have to.
+    """
+
+    def __init__(
+        self,
+        shard: DataIterator,
+        name: str,
+        epoch: int,
+        position: Position | None,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._shard, self._device, self._options = shard, device, options
+        self._name, self._epoch, self._start = name, epoch, position
+        self._rows = 0
+        self._running: Running | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        from ray_h5.ray_data.collate import to_device
+
+        set_epoch(self._name, self._epoch, position=self._start)
+        self._rows, self._running = 0, None
+        batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
+        for batch in to_device(batches, self._device):
+            self._rows += len(next(iter(batch.values())))
+            yield batch
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batches handed out so far."""
+        return self._rows
+
+    def position(self) -> Position:
+        """Return where the epoch is, once all batches handed out so far are done; for a checkpoint.
+
+        All workers have to have done as many rows: call it after a step that they took together.
+
+        Raises
+        ------
+        PositionError
+            If blocks come in no order, so that there is no telling what is done.
+        """
+        if self._running is None:
+            self._running = running(self._name)
+        if not self._running.in_order:
+            raise PositionError(
+                f"dataset {self._name!r} is read without order, so that no position tells which rows are done. Pass "
+                "dataset_config=ray_h5.data_config() to the trainer."
+            )
+        return self._running.position(self._rows)
+
+
+def train_batches(
+    name: str,
+    epoch: int,
+    *,
+    batch_size: int,
+    position: Position | None = None,
+    device: str | torch.device = "auto",
+    dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None,
+    drop_last: bool = False,
+    prefetch_batches: int = 2,
+    pin_memory: bool | None = None,
+) -> TrainBatches:
+    """Return the batches of an epoch for this worker; to be called in a training loop of Ray Train.
+
+    Parameters
+    ----------
+    name : str
+        The key of the dataset in the trainer's ``datasets``, and its name in
+        ``read_h5(..., name=)``.
+    epoch : int
+        The epoch.
+    batch_size : int
+        Rows of a batch.
+    position : Position, optional
+        Where a run that ended was in this epoch: what it had done is not read again.
+    device : str or torch.device
+        Where the tensors go; ``"auto"`` is the device that Ray Train gave to this worker. Copies to
+        a GPU run one batch ahead of the training.
+    dtypes : torch.dtype, or mapping of str to torch.dtype, optional
+        A dtype for all floating columns, or for those named.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    prefetch_batches : int
+        Batches that are made ahead, in threads.
+    pin_memory : bool, optional
+        Make batches in page-locked memory; by default where the device is a GPU.
+
+    Returns
+    -------
+    TrainBatches
+        An iterable of dicts: a tensor a column; strings stay numpy arrays. Its ``position()`` goes
+        into the checkpoint.
+
+    Raises
+    ------
+    OptionError
+        If the trainer has no such dataset, or the device is not there.
+
+    Examples
+    --------
+    >>> batches = train_batches("train", epoch, batch_size=64)  # doctest: +SKIP
+    >>> for batch in batches:  # doctest: +SKIP
+    ...     loss = model(batch["signal"])
+    """
+    import ray.train.torch
+
+    from ray_h5.ray_data.collate import TorchCollate, as_device
+
+    found = ray.train.torch.get_device() if device == "auto" else as_device(device)
+    options = {
+        "batch_size": batch_size,
+        "prefetch_batches": prefetch_batches,
+        "drop_last": drop_last,
+        "device": "cpu",  # we move them ourselves, one ahead
+        "collate_fn": TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory),
+    }
+    return TrainBatches(_shard(name), name, epoch, position, found, options)
+
+
+def _shard(name: str) -> DataIterator:
+    try:
+        return ray.train.get_dataset_shard(name)
+    except KeyError:
+        raise OptionError(
+            f"the trainer has no dataset {name!r}: pass TorchTrainer(datasets={{{name!r}: ds}})"
+        ) from None
+
+
+def _say_what_is_lost(name: str, ds: Dataset, world_size: int) -> None:
+    changers = row_count_changers(ds)
+    if changers:
+        for source in datasources(ds):
+            if isinstance(source, H5Datasource):
+                source.epochs.rows_are_kept = False
+        logger.warning(
+            "dataset %r: %s may change the number of rows behind the reading: a run that resumes begins its epoch "
+            "anew, and workers may get unequal numbers of batches",
+            name,
+            ", ".join(changers),
+        )
+        return
+    lost = ds.count() % world_size
+    if lost:
+        logger.warning(
+            "dataset %r: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Say "
+            "what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size).",
+            name,
+            lost,
+            ds.count(),
+            world_size,
+        )
