@@ -6,6 +6,7 @@ Importing this package is cheap; a bench imports what it measures when it is cal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -50,17 +51,24 @@ class BenchOptions:
             raise OptionError(f"turns must be at least 5 (a median of fewer says little), got {self.turns!r}")
 
 
-def _read(options: BenchOptions) -> list[Result]:
-    from ray_h5.bench.read import bench_read
+def _bench(module: str, name: str) -> Callable[[BenchOptions], list[Result]]:
+    def run(options: BenchOptions) -> list[Result]:
+        return list(getattr(import_module(f"ray_h5.bench.{module}"), f"bench_{name}")(options))
 
-    return bench_read(options)
-
-
-def _ray(options: BenchOptions) -> list[Result]:
-    from ray_h5.bench.ray_data import bench_ray
-
-    return bench_ray(options)
+    return run
 
 
-BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType({"ray": _ray, "read": _read})
+BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType(
+    {
+        "augment": _bench("augment", "augment"),
+        "filter": _bench("filtering", "filter"),
+        "fit": _bench("fit", "fit"),
+        "gpu": _bench("gpu", "gpu"),
+        "loader": _bench("loader", "loader"),
+        "plan": _bench("plan", "plan"),
+        "ray": _bench("ray_data", "ray"),
+        "read": _bench("read", "read"),
+        "shuffle": _bench("shuffle", "shuffle"),
+    }
+)
 """The benches by name, as ``ray-h5 bench NAME`` runs them."""

@@ -7,9 +7,7 @@ object store whose memory has been touched before, since the first touch costs m
 
 from __future__ import annotations
 
-import logging
 import zlib
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +20,12 @@ import ray.data
 import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.ray_baselines import ray_naive, ray_parquet, write_parquet
+from ray_h5.bench.session import count_rows, ray_session
 from ray_h5.bench.torch_baselines import plain_loader
 from ray_h5.bench.workloads import Workload, cached_folder, make_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from ray_h5.bench import BenchOptions
 
@@ -50,9 +49,9 @@ def bench_ray(options: BenchOptions) -> list[Result]:
     workload = make_workload("signals", options.folder, options.size)
     loader = plain_loader(workload.paths, _COLUMNS, batch_size=_BATCH_SIZE, num_workers=_LOADER_WORKERS)
     # Its workers are forked here, while there are no threads of Ray in this process.
-    _count_rows(loader, workload.rows)
+    count_rows(loader, workload.rows)
     epoch_bytes = workload.rows * workload.row_bytes(_COLUMNS)
-    with _ray_session(max(_LEAST_STORE_BYTES, 4 * epoch_bytes)):
+    with ray_session(max(_LEAST_STORE_BYTES, 4 * epoch_bytes)):
         # Beside the folder that it is made from, and named after it, version and seed included.
         parquet = cached_folder(
             options.folder,
@@ -68,36 +67,13 @@ def bench_ray(options: BenchOptions) -> list[Result]:
             "ray_materialized": _read_ours(workload).materialize(),
         }
         contestants = {name: partial(_epoch, dataset, workload.rows) for name, dataset in datasets.items()}
-        contestants["plain_loader(2)"] = partial(_count_rows, loader, workload.rows)
+        contestants["plain_loader(2)"] = partial(count_rows, loader, workload.rows)
         epochs = Contest("ray", "signals epoch", run_turns(contestants, options.turns))
         first = run_turns({OURS: partial(_first_batch, workload)}, options.turns)
     return [
         *(epochs.against(name, amount=workload.rows, unit="rows/s", goal=goal) for name, goal in _GOALS.items()),
         Contest("ray", "signals first batch", first).within(0.5),
     ]
-
-
-@contextmanager
-def _ray_session(store_bytes: int) -> Iterator[None]:
-    """Start a quiet Ray of our own, touch all of its object store once, and shut it down at the end."""
-    if ray.is_initialized():
-        raise RuntimeError("Ray is already running in this process; the bench starts its own: shut it down first")
-    ray.init(
-        address="local",
-        object_store_memory=store_bytes,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    try:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        touched = ray.put(np.ones(int(store_bytes * 0.9), np.uint8))
-        del touched
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _read_ours(workload: Workload) -> ray.data.Dataset:
@@ -110,14 +86,7 @@ def _batches(dataset: ray.data.Dataset) -> Iterable[dict[str, Any]]:
 
 
 def _epoch(dataset: ray.data.Dataset, rows: int) -> None:
-    _count_rows(_batches(dataset), rows)
-
-
-def _count_rows(batches: Iterable[dict[str, Any]], rows: int) -> None:
-    """Take all batches; a contestant that loses rows must not win by it."""
-    counted = sum(len(batch[_COLUMNS[0]]) for batch in batches)
-    if counted != rows:
-        raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
+    count_rows(_batches(dataset), rows)
 
 
 def _first_batch(workload: Workload) -> object:

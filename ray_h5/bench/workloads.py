@@ -2,7 +2,8 @@
 
 `signals` (W1) is what a recording of physiological signals looks like after feature extraction: few
 files, rows of some 300 KB, one chunk a row, LZF. `images` (W2) is images with many rows a chunk, a file
-for each chunk size and filter pipeline. `flat` (W3) is images in contiguous columns.
+for each chunk size and filter pipeline. `flat` (W3) is images in contiguous columns. `wide` (W4) is a
+table of a million short rows with a vector each, a thousand rows a chunk.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CLASS_OFFSET = 1.5
 
 _STEPS = 300
 _ROWS_PER_PATIENT = 20
+_SUBJECTS_A_FILE = 25
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -131,6 +133,7 @@ def _pipeline_options(pipeline: str) -> dict[str, Any]:
         "none": dict,
         "lzf": lambda: {"compression": "lzf"},
         "shuffle+gzip": lambda: {"shuffle": True, "compression": "gzip", "compression_opts": 4},
+        "shuffle+gzip1": lambda: {"shuffle": True, "compression": "gzip", "compression_opts": 1},
         "shuffle+lzf": lambda: {"shuffle": True, "compression": "lzf"},
         "shuffle+zstd": lambda: {"shuffle": True, **hdf5plugin.Zstd(clevel=3)},
         "blosc": lambda: hdf5plugin.Blosc(cname="lz4", clevel=5, shuffle=hdf5plugin.Blosc.SHUFFLE),
@@ -196,6 +199,22 @@ def _draw_flat(rng: np.random.Generator, span: Span) -> Arrays:
     }
 
 
+def _draw_wide(rng: np.random.Generator, span: Span) -> Arrays:
+    rows = span.rows
+    row = np.arange(span.first, span.stop)
+    return {
+        "subject": (span.file * _SUBJECTS_A_FILE + row * _SUBJECTS_A_FILE // span.file_rows).astype(np.int32),
+        "time": row.astype(np.float64) / 250,
+        "label": rng.integers(0, 10, rows).astype(np.uint8),
+        "quality": rng.random(rows, dtype=np.float32),
+        "session": rng.integers(0, 4, rows).astype(np.uint8),
+        "site": rng.integers(0, 7, rows).astype(np.uint8),
+        "valid": rng.random(rows) < 0.9,
+        "score": rng.standard_normal(rows, dtype=np.float32),
+        "vector": np.round(rng.standard_normal((rows, 64), dtype=np.float32), 2),
+    }
+
+
 def _draw_images(rng: np.random.Generator, span: Span) -> Arrays:
     # Photographs in one respect: neighbours are alike, and the last bits are noise.
     coarse = rng.random((span.rows, 3, 8, 8), dtype=np.float32)
@@ -217,6 +236,17 @@ _SIGNALS_COLUMNS = (
     Column("bg_label", (), "u1"),
     Column("guid", (), "str"),
 )
+_WIDE_COLUMNS = (
+    Column("subject", (), "i4"),
+    Column("time", (), "f8"),
+    Column("label", (), "u1"),
+    Column("quality", (), "f4"),
+    Column("session", (), "u1"),
+    Column("site", (), "u1"),
+    Column("valid", (), "?"),
+    Column("score", (), "f4"),
+    Column("vector", (64,), "f4"),
+)
 _IMAGE_COLUMNS = (Column("image_u1", (3, 64, 64), "u1"), Column("image_f4", (3, 64, 64), "f4"))
 
 PIPELINES = ("none", "shuffle+gzip", "shuffle+lzf", "shuffle+zstd", "blosc", "lz4", "bitshuffle")
@@ -229,6 +259,7 @@ WORKLOADS: Mapping[str, Recipe] = MappingProxyType(
         "flat": Recipe(1, (Layout(),), 2048, _IMAGE_COLUMNS, _draw_flat),
         "images": Recipe(1, _IMAGE_LAYOUTS, 2048, _IMAGE_COLUMNS, _draw_images, rows_per_write=128),
         "signals": Recipe(1, (Layout(1, "lzf", "latest"),) * 4, 1000, _SIGNALS_COLUMNS, _draw_signals),
+        "wide": Recipe(1, (Layout(1024, "shuffle+gzip1"),) * 16, 62_500, _WIDE_COLUMNS, _draw_wide, 8192),
     }
 )
 """The workloads that there are, by name."""

@@ -13,7 +13,6 @@ from ray_h5.errors import OptionError
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.predicate import check_names
 
-
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
 

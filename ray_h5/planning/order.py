@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -32,15 +36,40 @@ class ListedGroups:
     """
 
     starts: np.ndarray
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Tells these groups from others, in whichever process they are."""
 
     def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+        drawn, ends = _DRAWN.get((self.token, key), lambda: self._draw(key))
+        at = np.searchsorted(ends, positions, side="right")
+        # A group ends where its positions end: count from there.
+        return self.starts[drawn[at] + 1] - (ends[at] - positions)
+
+    def _draw(self, key: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         count = len(self.starts) - 1
         drawn = permute(np.arange(count), count, key)
-        ends = np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
-        at = np.searchsorted(ends, positions, side="right")
-        group = drawn[at]
-        # A group ends where its positions end: count from there.
-        return self.starts[group + 1] - (ends[at] - positions)
+        return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
+
+
+class _Latest:
+    """The groups of the last epochs as they were drawn: a task's process reads many blocks of one epoch."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._found: OrderedDict[object, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+
+    def get(self, key: object, make: Callable[[], tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = make()
+            self._found.move_to_end(key)
+            while len(self._found) > self._most:
+                self._found.popitem(last=False)
+            return self._found[key]
+
+
+_DRAWN = _Latest(2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

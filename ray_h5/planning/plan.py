@@ -182,10 +182,14 @@ def decide_unit(shuffle: Shuffle | None, group_rows: int) -> str | None:
 
 
 def _chunk_groups(files: FileTable, selection: np.ndarray, group_rows: int) -> np.ndarray:
-    of = files.files_of(selection)
-    chunk = (selection - files.starts[of]) // group_rows
-    new = np.flatnonzero((np.diff(of) != 0) | (np.diff(chunk) != 0)) + 1
-    return np.concatenate([[0], new, [len(selection)]])
+    """Return the first rank of each group of selected rows that lie in the same chunks, then their number."""
+    selected = np.diff(np.searchsorted(selection, files.starts))
+    lengths = np.diff(files.starts)
+    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // group_rows))[:-1]])
+    chunk = selection - np.repeat(files.starts[:-1], selected)
+    chunk //= group_rows
+    chunk += np.repeat(first_chunk, selected)
+    return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
 
 
 def _default_window(index: RowIndex, num_rows: int) -> int:

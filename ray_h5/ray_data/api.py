@@ -19,7 +19,8 @@ from ray_h5.planning.plan import Tail
 from ray_h5.planning.predicate import check_names
 from ray_h5.planning.shuffle import Shuffle, Unit
 from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.datasource import H5Datasource, in_tasks
+from ray_h5.ray_data.datasource import H5Datasource
+from ray_h5.ray_data.tasks import in_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -5,47 +5,31 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import ray
 from ray.data import DataContext, Datasource
-from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
-from ray.exceptions import RayTaskError
 
-from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.effect import describe
-from ray_h5.planning.facts import FileFacts, Scope
+from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import Lookup, build_index, in_threads
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
-from ray_h5.planning.position import Cut, Stretch, read_block
+from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
 from ray_h5.planning.shuffle import Shuffle
-from ray_h5.ray_data.blocks import (
-    IS_PADDING_SPEC,
-    PATH_SPEC,
-    ROW_ID_SPEC,
-    ROW_KEY_SPEC,
-    Output,
-    origin,
-    schema_of,
-    to_table,
-)
+from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
+from ray_h5.ray_data.tasks import Plans, in_tasks, read_tasks
 
 logger = logging.getLogger(__name__)
-
-_MAX_PLANS = 4
 
 
 class H5Datasource(Datasource):
@@ -123,7 +107,7 @@ class H5Datasource(Datasource):
         self._output = Output((*self._columns, *self._added))
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
-        self._plans = _Plans()
+        self._plans = Plans()
         self.epochs = Epochs(name)
 
     # What Ray asks while it optimises -------------------------------------------------------
@@ -177,16 +161,12 @@ class H5Datasource(Datasource):
     ) -> list[ReadTask]:
         """Return a task a block. `parallelism` is a wish of Ray's that would cut blocks too small."""
         plan = self.plan()
-        schema = schema_of(plan, self._output)
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
         runs = data_context is not None
         stretch = self.epochs.begin(plan, data_context) if data_context is not None else Stretch()
-        cut = stretch.cut(plan)
-        if cut.num_blocks == 0:
-            metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=None, exec_stats=None)
-            return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
-        read = partial(_read_block, self._plans.reference(plan) if runs else plan, self._output, stretch)
-        return [_task(read, cut, block, plan.row_bytes, schema, per_task_row_limit) for block in range(cut.num_blocks)]
+        return read_tasks(
+            plan, self._plans.reference(plan) if runs else plan, self._output, stretch, per_task_row_limit
+        )
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
@@ -223,71 +203,6 @@ class H5Datasource(Datasource):
         return pa.table(columns)
 
 
-class _Plans:
-    """The plans made so far, for one datasource and all that Ray derives from it, epoch after epoch."""
-
-    def __init__(self) -> None:
-        self._plans: list[tuple[pc.Expression | None, tuple[str, ...], ReadPlan]] = []
-        self._references: dict[ReadPlan, ray.ObjectRef[ReadPlan]] = {}
-
-    def get(
-        self,
-        predicate: pc.Expression | None,
-        names: tuple[str, ...],
-        make: Callable[[tuple[str, ...]], ReadPlan],
-    ) -> ReadPlan:
-        for known, its_names, plan in self._plans:
-            if its_names == names and _same(known, predicate):
-                return plan
-        plan = make(names)
-        self._plans.append((predicate, names, plan))
-        for _, _, old in self._plans[:-_MAX_PLANS]:
-            self._references.pop(old, None)
-        del self._plans[:-_MAX_PLANS]
-        return plan
-
-    def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
-        """Return the plan in Ray's object store, put there once."""
-        if plan not in self._references:
-            self._references[plan] = ray.put(plan)
-        return self._references[plan]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A plan is made again where it is needed: its selection may be large.
-        return _Plans, ()
-
-
-def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
-    return one is other or (one is not None and other is not None and one.equals(other))
-
-
-def in_tasks(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
-    """Spread the look-up of files over Ray tasks, a bounded number at a time."""
-    task = ray.remote(work_on)
-    reference = ray.put(work)
-    most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    pending: deque[ray.ObjectRef[list[FileFacts]]] = deque()
-    for group in groups:
-        if len(pending) >= most:
-            yield _get(pending.popleft())
-        pending.append(task.remote(reference, group))
-    while pending:
-        yield _get(pending.popleft())
-
-
-def work_on(work: Callable[[list[str]], list[FileFacts]], paths: list[str]) -> list[FileFacts]:
-    """Do the work of `in_tasks`; the function comes by reference, once for all tasks."""
-    return work(paths)
-
-
-def _get(reference: ray.ObjectRef[list[FileFacts]]) -> list[FileFacts]:
-    try:
-        return ray.get(reference)
-    except RayTaskError as exc:
-        # As it would come out of this process.
-        raise exc.cause if isinstance(exc.cause, RayH5Error) else exc from None
-
-
 def column_names(expression: Expr) -> frozenset[str]:
     """Return the names of the columns that one of Ray's expressions names."""
     if isinstance(expression, ColumnExpr):
@@ -322,24 +237,3 @@ def _added_columns(
             "the file's with columns=[...], or the other"
         )
     return added
-
-
-def _task(
-    read: Callable[..., Iterable[pa.Table]], cut: Cut, block: int, row_bytes: int, schema: pa.Schema, limit: int | None
-) -> ReadTask:
-    start, stop = cut.bounds(block)
-    rows = stop - start
-    metadata = BlockMetadata(num_rows=rows, size_bytes=rows * row_bytes, input_files=None, exec_stats=None)
-    return ReadTask(partial(read, block, limit), metadata, schema=schema, per_task_row_limit=limit)
-
-
-def _read_block(
-    plan: ReadPlan | ray.ObjectRef[ReadPlan], output: Output, stretch: Stretch, block: int, limit: int | None
-) -> Iterable[pa.Table]:
-    if not isinstance(plan, ReadPlan):
-        plan = ray.get(plan)
-    yield to_table(plan, read_block(plan, stretch, block, limit), output)
-
-
-def _read_nothing(schema: pa.Schema) -> Iterable[pa.Table]:
-    yield schema.empty_table()

@@ -1,0 +1,89 @@
+"""``ray-h5 bench plan``: what planning an epoch costs the driver, on paper: no file is made."""
+
+from __future__ import annotations
+
+import resource
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.bench.measure import OURS, Contest, Result, run_turns
+from ray_h5.planning.index import FileTable, Lookup, RowIndex
+from ray_h5.planning.plan import ReadPlan, make_plan
+from ray_h5.planning.position import Stretch
+from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.shuffle import Shuffle
+from ray_h5.ray_data.blocks import Output
+from ray_h5.ray_data.tasks import read_tasks
+
+if TYPE_CHECKING:
+    from ray_h5.bench import BenchOptions
+
+__all__ = ["bench_plan"]
+
+_FILES = 100_000
+_MOST_SECONDS = 10.0
+_MOST_BYTES = 2 << 30
+_COLUMNS = {
+    "signal": ColumnSpec("signal", "number", np.dtype("f4"), (43, 300)),
+    "label": ColumnSpec("label", "number", np.dtype("u1"), ()),
+}
+
+
+def bench_plan(options: BenchOptions) -> list[Result]:
+    """Measure an epoch's planning after the index, in seconds and in memory of the driver."""
+    results: list[Result] = []
+    cases = {
+        "10^8 rows, shuffled rows": (10**8, 1, None),
+        "10^8 rows, shuffled chunks": (10**8, 16, None),
+        "10^8 rows, half selected, shuffled chunks": (10**8, 16, 2),
+        "10^10 rows, shuffled chunks": (10**10, 16, None),
+    }
+    for case, (full, chunk_rows, every) in cases.items():
+        rows = round(full * options.size)
+        index = synthetic_index(rows, chunk_rows)
+        selection = None if every is None else np.arange(0, index.num_rows, every)
+        plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
+        first = _one_block(plan, 0)
+        seconds = run_turns({OURS: partial(_plan_epoch, index, selection, rows <= 10**9)}, options.turns)
+        results.append(Contest("plan", f"{case}, epoch", seconds).within(_MOST_SECONDS))
+        results.append(_memory(f"{case}, memory of the process"))
+        results.append(Contest("plan", f"{case}, a block's rows", {OURS: [first, _one_block(plan, 1)]}).within(None))
+    return results
+
+
+def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
+    """Return an index of files that are nowhere, with about `rows` rows in all."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, max(2, 2 * rows // _FILES), _FILES)
+    files = FileTable(
+        pa.array([f"/data/recording_{number:06d}.h5" for number in range(_FILES)]),
+        np.zeros((_FILES, 4), np.int64),
+        np.concatenate([[0], np.cumsum(lengths)]),
+    )
+    return RowIndex(files, _COLUMNS, {"signal": chunk_rows, "label": 1024}, Lookup())
+
+
+def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool) -> object:
+    """Do what the driver does for an epoch: the plan, and a task a block."""
+    plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
+    if not with_tasks:
+        return Stretch(3).cut(plan)
+    return read_tasks(plan, plan, Output(tuple(_COLUMNS)), Stretch(3))
+
+
+def _one_block(plan: ReadPlan, epoch: int) -> float:
+    start = time.perf_counter()
+    Stretch(epoch).positions(plan, 7)
+    plan.at(Stretch(epoch).positions(plan, 7), epoch)
+    return time.perf_counter() - start
+
+
+def _memory(case: str) -> Result:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Result(
+        "plan", case, "-", "GB", peak / 1e9, None, None, (peak / 1e9,) * 2, _MOST_BYTES / 1e9, peak <= _MOST_BYTES
+    )

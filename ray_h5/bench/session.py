@@ -1,0 +1,46 @@
+"""A Ray of one's own for a bench, and counting what comes out of it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+import ray.data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["count_rows", "ray_session"]
+
+
+@contextmanager
+def ray_session(store_bytes: int) -> Iterator[None]:
+    """Start a quiet Ray of our own, touch all of its object store once, and shut it down at the end."""
+    if ray.is_initialized():
+        raise RuntimeError("Ray is already running in this process; the bench starts its own: shut it down first")
+    ray.init(
+        address="local",
+        object_store_memory=store_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        touched = ray.put(np.ones(int(store_bytes * 0.9), np.uint8))
+        del touched
+        yield
+    finally:
+        ray.shutdown()
+
+
+def count_rows(batches: Iterable[dict[str, Any]], rows: int) -> None:
+    """Take all batches; a contestant that loses rows must not win by it."""
+    counted = sum(len(next(iter(batch.values()))) for batch in batches)
+    if counted != rows:
+        raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
