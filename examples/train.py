@@ -1,15 +1,17 @@
-"""Train a small network on HDF5 files through Ray: read, filter, stream to workers, checkpoint.
+"""Train a small network on HDF5 files through Ray: split by patient, standardize, augment, checkpoint, resume.
 
-    python examples/train.py                                   # makes its own files first
-    python examples/train.py --paths "data/*.h5" --workers 4   # yours, with the same columns
+    python examples/train.py                                    # makes its own files first
+    python examples/train.py --paths "data/*.h5" --workers 4    # yours, with the same columns
+    python examples/train.py --resume OUTPUT                    # go on where a run that ended was
 
 The files need the columns fhr_st (43, 300), target (300,) and weight (300,) to train on, and the
-scalars cs_label and epoch to choose rows by.
+scalars guid, cs_label and epoch to choose rows by.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -19,8 +21,7 @@ from typing import Any
 import ray
 import ray.train.torch
 import torch
-from ray.data.expressions import col
-from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 
@@ -28,6 +29,7 @@ import ray_h5
 from ray_h5.bench.workloads import make_workload
 
 CLASSES = 4
+COLUMNS = ["fhr_st", "target", "weight"]
 
 
 class ConvNet(nn.Module):
@@ -37,7 +39,7 @@ class ConvNet(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv1d(channels, width, kernel_size=5, padding=2),
-            nn.BatchNorm1d(width),
+            nn.GroupNorm(8, width),  # not BatchNorm: the loss is then the same with any number of workers
             nn.ReLU(),
             nn.Conv1d(width, width, kernel_size=5, padding=2),
             nn.ReLU(),
@@ -48,48 +50,143 @@ class ConvNet(nn.Module):
         return self.layers(signal)
 
 
-def weighted_loss(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy a time step, averaged over the steps whose weight is not zero."""
-    each = nn.functional.cross_entropy(logits, target.long(), reduction="none")
-    return (each * weight).sum() / weight.sum().clamp(min=1)
+def loss_of(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Cross-entropy of each row, averaged over its time steps; those of weight 0 count nothing."""
+    each = nn.functional.cross_entropy(logits, batch["target"].long(), reduction="none")
+    return (each * batch["weight"]).mean(dim=1)
+
+
+def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str, ray.data.Dataset], Any]:
+    """Return the rows to train on and those to validate on, of different patients, and the fitted scale."""
+    usable = ray_h5.where(epoch=ray_h5.between(10, 50))
+    train_rows, valid_rows = ray_h5.kfold(paths, 5, group="guid", stratify="cs_label")[0]
+    # A multiple of this many rows gives all workers the same number of full batches.
+    step_rows = args.workers * args.batch_size
+    train = ray_h5.read_h5(
+        paths,
+        columns=COLUMNS,
+        shuffle=ray_h5.Shuffle(seed=args.seed),
+        include_row_keys=True,
+        include_row_ids=True,
+        name="train",
+        block_rows=args.block_rows,
+        tail="drop",
+        tail_rows=step_rows,
+    ).filter(expr=usable & train_rows)
+    # Every row counts once: those that pad the last batches are marked, and left out of the sums.
+    valid = ray_h5.read_h5(paths, columns=COLUMNS, name="valid", tail="pad", tail_rows=step_rows)
+    valid = valid.filter(expr=usable & valid_rows)
+    scale = ray_h5.Standardize(["fhr_st"], axis=(0, 2)).fit(train)  # a mean and a deviation for each channel
+    augment = ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
+    return {"train": scale.transform(train).map_batches(augment), "valid": scale.transform(valid)}, scale
 
 
 def train_loop(config: dict[str, Any]) -> None:
     """Train in one worker; Ray runs it in each."""
+    context = ray.train.get_context()
     # A worker computes on its share of the cores: more threads than cores only wait for each other.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ray.train.get_context().get_world_size()))
-    torch.manual_seed(0)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // context.get_world_size()))
+    torch.manual_seed(config["seed"])
+    device = ray.train.torch.get_device()
     model = ray.train.torch.prepare_model(ConvNet())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    shard = ray.train.get_dataset_shard("train")
-    for epoch in range(config["epochs"]):
+    half = device.type == "cuda"
+    scaler = torch.amp.GradScaler(device.type, enabled=half)
+    first_epoch, position = restore(config, model, optimizer)
+    for epoch in range(first_epoch, config["epochs"]):
         began = time.perf_counter()
-        device = ray.train.torch.get_device()
-        totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss times rows, rows
-        # Every worker gets the same number of rows, so all take the same number of steps.
-        for batch in shard.iter_torch_batches(batch_size=config["batch_size"]):
-            loss = weighted_loss(model(batch["fhr_st"]), batch["target"], batch["weight"])
+        totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss, rows
+        waited = 0.0
+        batches = ray_h5.train_batches("train", epoch, batch_size=config["batch_size"], position=position)
+        asked = time.perf_counter()
+        for step, batch in enumerate(batches, 1):
+            waited += time.perf_counter() - asked
+            log_rows(config, epoch, step, batch)
+            with torch.autocast(device.type, dtype=torch.float16, enabled=half):
+                losses = loss_of(model(batch["fhr_st"]), batch)
             optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            rows = len(batch["target"])
-            totals += torch.tensor([loss.item() * rows, rows], dtype=torch.float64, device=device)
-        report(model, epoch, totals, time.perf_counter() - began)
+            scaler.scale(losses.mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            totals += torch.stack([losses.detach().double().sum(), torch.tensor(float(len(losses)), device=device)])
+            if step % config["checkpoint_steps"] == 0:
+                save({"epoch": epoch, "step": step}, model, optimizer, epoch, batches.position(), config["scale"])
+            asked = time.perf_counter()
+        seconds = time.perf_counter() - began
+        loss, rows = reduced(totals)
+        metrics = {"epoch": epoch, "loss": loss, "rows": int(rows), "rows_per_s": rows / seconds}
+        metrics |= {"data_wait": waited / seconds, "valid_loss": validate(model, config["batch_size"], device)}
+        if context.get_world_rank() == 0:
+            print("; ".join(f"{name} {value:.4g}" for name, value in metrics.items()), flush=True)
+        position = None
+        save(metrics, model, optimizer, epoch + 1, None, config["scale"])
 
 
-def report(model: nn.Module, epoch: int, totals: torch.Tensor, seconds: float) -> None:
-    """Report the epoch of all workers together; the first one saves the model."""
+def validate(model: nn.Module, batch_size: int, device: torch.device) -> float:
+    """Return the mean loss of the rows held out."""
+    totals = torch.zeros(2, dtype=torch.float64, device=device)
+    model.eval()
+    with torch.no_grad():
+        for batch in ray_h5.train_batches("valid", 0, batch_size=batch_size):
+            real = ~batch["is_padding"]
+            losses = loss_of(model(batch["fhr_st"]), batch)[real]
+            totals += torch.stack([losses.double().sum(), real.sum()])
+    model.train()
+    return reduced(totals)[0]
+
+
+def reduced(totals: torch.Tensor) -> tuple[float, float]:
+    """Return the mean of all workers, and the number of rows that it is of."""
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(totals)
-    rows = int(totals[1])
-    metrics = {"epoch": epoch, "loss": (totals[0] / totals[1]).item(), "rows": rows, "rows_per_s": rows / seconds}
+    return (totals[0] / totals[1].clamp(min=1)).item(), totals[1].item()
+
+
+def save(
+    metrics: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    epoch: int,
+    position: ray_h5.Position | None,
+    scale: str,
+) -> None:
+    """Report metrics; the first worker adds all that a run needs to go on, or to be used."""
     if ray.train.get_context().get_world_rank() != 0:
         ray.train.report(metrics)
         return
-    print(f"epoch {epoch}: loss {metrics['loss']:.4f}, {rows} rows, {metrics['rows_per_s']:.0f} rows/s", flush=True)
+    where = {"epoch": epoch, "position": position.to_dict() if position is not None else None}
     with tempfile.TemporaryDirectory() as folder:
-        torch.save(getattr(model, "module", model).state_dict(), Path(folder) / "model.pt")
+        weights = {"model": getattr(model, "module", model).state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(weights, Path(folder) / "weights.pt")
+        (Path(folder) / "scale.json").write_text(scale)
+        (Path(folder) / "where.json").write_text(json.dumps(where))
         ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
+
+
+def restore(
+    config: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, ray_h5.Position | None]:
+    """Go on from this run's last checkpoint, or from the one it was told to resume."""
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None and config["resume"]:
+        checkpoint = Checkpoint.from_directory(config["resume"])
+    if checkpoint is None:
+        return 0, None
+    with checkpoint.as_directory() as folder:
+        weights = torch.load(Path(folder) / "weights.pt", map_location="cpu", weights_only=True)
+        where = json.loads((Path(folder) / "where.json").read_text())
+    getattr(model, "module", model).load_state_dict(weights["model"])
+    optimizer.load_state_dict(weights["optimizer"])
+    position = ray_h5.Position.from_dict(where["position"]) if where["position"] else None
+    return where["epoch"], position
+
+
+def log_rows(config: dict[str, Any], epoch: int, step: int, batch: dict[str, Any]) -> None:
+    """Write which rows a step has, for whoever wants to check that each comes once."""
+    if config["row_log"]:
+        rank = ray.train.get_context().get_world_rank()
+        with open(Path(config["row_log"]) / f"rank{rank}.jsonl", "a") as file:
+            print(json.dumps([epoch, step, batch["row_id"].tolist()]), file=file)
 
 
 def main() -> None:
@@ -98,18 +195,36 @@ def main() -> None:
         raise SystemExit("--gpu: torch finds no CUDA device here; leave --gpu out, or install a CUDA build of torch")
     paths = args.paths or make_files(args.rows)
     start_ray(args.workers)
-    ds = ray_h5.read_h5(paths, columns=["fhr_st", "target", "weight"])
-    ds = ds.filter(expr=(col("cs_label") == 1) & (col("epoch") >= 10) & (col("epoch") <= 50))
-    print(f"{ds.count()} rows selected; reading {', '.join(ds.columns())}", flush=True)
+    datasets, scale = make_datasets(args, paths)
+    print(f"{datasets['train'].count()} rows to train on, {datasets['valid'].count()} to validate on", flush=True)
+    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
+    config = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed", "checkpoint_steps", "row_log")}
+    config |= {"scale": scale.to_json(), "resume": last_checkpoint(output) if args.resume else None}
     trainer = TorchTrainer(
         train_loop,
-        train_loop_config={"epochs": args.epochs, "batch_size": args.batch_size},
-        datasets={"train": ds},
+        train_loop_config=config,
+        datasets=datasets,
+        dataset_config=ray_h5.data_config(),
         scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=args.gpu),
-        run_config=RunConfig(name="train", storage_path=args.output or tempfile.mkdtemp(prefix="ray_h5_train_")),
+        run_config=RunConfig(
+            name=time.strftime("run_%Y%m%d_%H%M%S"),
+            storage_path=str(output),
+            failure_config=FailureConfig(max_failures=args.max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+        ),
     )
     result = trainer.fit()
-    print(f"loss {result.metrics['loss']:.4f}; the model is in {result.checkpoint.path}")
+    if result.checkpoint is None:
+        raise SystemExit(f"nothing was left to train: {args.epochs} epochs are done")
+    print(f"loss {result.metrics['loss']:.4f}; weights, scale and position are in {result.checkpoint.path}")
+    print(f"go on with --resume {output}")
+
+
+def last_checkpoint(output: Path) -> str:
+    found = sorted(output.glob("run_*/checkpoint_*/where.json"), key=lambda path: path.stat().st_mtime_ns)
+    if not found:
+        raise SystemExit(f"--resume {output}: there is no checkpoint below that folder")
+    return str(found[-1].parent)
 
 
 def make_files(rows: int) -> list[str]:
@@ -133,8 +248,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1, help="training processes (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="rows a step and worker (default: %(default)s)")
-    parser.add_argument("--gpu", action="store_true", help="a GPU for each worker")
+    parser.add_argument("--block-rows", type=int, help="rows of a block (default: by their bytes)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and the order (default: %(default)s)")
+    parser.add_argument("--gpu", action="store_true", help="a GPU for each worker, and mixed precision")
     parser.add_argument("--output", help="folder for checkpoints (default: a temporary one)")
+    parser.add_argument("--resume", metavar="OUTPUT", help="the folder of a run that ended, to go on with")
+    parser.add_argument("--checkpoint-steps", type=int, default=50, help="steps between checkpoints within an epoch")
+    parser.add_argument("--max-failures", type=int, default=2, help="how often to start anew when a worker dies")
+    parser.add_argument("--row-log", help="folder to write the row ids of each step to")
     return parser.parse_args()
 
 

@@ -19,17 +19,25 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs import set_epoch
     from ray_h5.ray_data.predicates import kfold, where
+    from ray_h5.ray_data.preprocessors import Standardize
     from ray_h5.ray_data.train import data_config, train_batches
+    from ray_h5.transforms.defaults import augmentation_defaults
+    from ray_h5.transforms.noise import GaussianNoise
+    from ray_h5.transforms.spec_augment import SpecAugment
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "GaussianNoise": "ray_h5.transforms.noise",
     "H5Datasource": "ray_h5.ray_data.datasource",
     "Position": "ray_h5.planning.position",
     "RayH5Error": "ray_h5.errors",
     "RowReader": "ray_h5.hdf5.reader",
     "Shuffle": "ray_h5.planning.shuffle",
+    "SpecAugment": "ray_h5.transforms.spec_augment",
+    "Standardize": "ray_h5.ray_data.preprocessors",
     "any_equal": "ray_h5.planning.criteria",
+    "augmentation_defaults": "ray_h5.transforms.defaults",
     "between": "ray_h5.planning.criteria",
     "build_index": "ray_h5.ray_data.api",
     "data_config": "ray_h5.ray_data.train",
@@ -42,12 +50,16 @@ _HOMES = {
 }
 
 __all__ = [
+    "GaussianNoise",
     "H5Datasource",
     "Position",
     "RayH5Error",
     "RowReader",
     "Shuffle",
+    "SpecAugment",
+    "Standardize",
     "any_equal",
+    "augmentation_defaults",
     "between",
     "build_index",
     "data_config",

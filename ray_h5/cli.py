@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from ray_h5.bench import BENCHES
 from ray_h5.errors import RayH5Error
+from ray_h5.inspect import add_inspect
+
+if TYPE_CHECKING:
+    from ray_h5.planning.index import RowIndex
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,18 +29,69 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ray-h5", description="Train from HDF5 files with Ray.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_inspect(commands, shuffle_text)
+    _add_index(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_index(commands: Any) -> None:
+    index = commands.add_parser("index", help="find out ahead what planning needs to know of files, and keep it")
+    index.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
+    index.add_argument("--dir", required=True, help="where to keep it: the index_dir of read_h5")
+    index.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
+    index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns to look at (default: all)")
+    index.add_argument(
+        "--values", nargs="+", metavar="NAME", default=[], help="scalar columns that predicates will name"
+    )
+    index.add_argument(
+        "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
+    )
+    index.set_defaults(run=_index)
+
+
+def _add_bench(commands: Any) -> None:
     bench = commands.add_parser("bench", help="measure against the plain ways to do the same, on this machine")
-    bench.add_argument("name", choices=["ray", "read"], help="what to measure")
+    bench.add_argument("name", choices=sorted(BENCHES), help="what to measure")
     bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")
     bench.add_argument("--folder", help="where the workloads are kept (default: below the temporary folder)")
     bench.add_argument("--json", action="store_true", help="print a list of objects and nothing else")
     bench.set_defaults(run=_bench)
-    return parser
+
+
+def _index(arguments: argparse.Namespace) -> int:
+    from ray_h5.planning.facts import Scope
+    from ray_h5.planning.index import Lookup, build_index
+    from ray_h5.planning.paths import expand_paths
+    from ray_h5.planning.predicate import check_names
+    from ray_h5.planning.store import check_index_dir
+
+    began = time.perf_counter()
+    lookup = Lookup(Scope(arguments.group, tuple(arguments.allow_external)), check_index_dir(arguments.dir))
+    index = build_index(expand_paths(arguments.paths), arguments.columns, lookup)
+    specs = index.find(arguments.values)
+    check_names(arguments.values, specs)
+    index.small_columns(list(specs.values()))
+    seconds = time.perf_counter() - began
+    values = f", values of {', '.join(specs)}" if specs else ""
+    print(f"{len(index.files)} files, {index.num_rows} rows, {len(index.columns)} columns{values}: {seconds:.1f} s")
+    print(f'use it with read_h5(..., index_dir="{arguments.dir}")')
+    return 0
+
+
+def shuffle_text(unit: str, index: RowIndex, _block_rows: int) -> str:
+    """Say what a shuffle by `unit` would come to."""
+    from ray_h5.planning.effect import shuffle_effect
+    from ray_h5.planning.plan import make_plan
+    from ray_h5.planning.shuffle import Shuffle, Unit
+
+    plan = make_plan(index, list(index.columns.values()), None, Shuffle(cast("Unit", unit)))
+    return str(shuffle_effect(plan, index.group_rows))
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from ray_h5.bench import BENCHES, BenchOptions
+    from ray_h5.bench import BenchOptions
     from ray_h5.bench.measure import to_json, to_table
 
     results = BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))

@@ -1,1 +1,255 @@
-"""Figures of rows, augmentation, shuffles and epochs (matplotlib)."""
+"""Figures of rows, augmentation, shuffles and epochs.
+
+Each function takes arrays and returns a `matplotlib.figure.Figure`, which a notebook shows and
+``figure.savefig("name.png")`` writes; no window is opened. matplotlib is in the extra ``plots``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
+
+_MOST_LINES = 8
+"""Lines of one panel; with more, an array of two axes is an image."""
+
+_MOST_GROUPS = 64
+"""Files or labels that are told apart in an image of a spread; more are taken together."""
+
+
+def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
+    """Show the columns of one row: one axis as a line, two as an image, scalars and words as text.
+
+    Parameters
+    ----------
+    row : mapping of str to array_like
+        By column. Of an array of three axes (channels, freq, time) the first channel is shown; pictures,
+        (height, width, 3) or (3, height, width), are shown in colour if they are bytes or lie in 0 .. 1.
+    title : str, optional
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    OptionError
+        If the row has no columns.
+    MissingDependencyError
+        If matplotlib is not installed; so does each function here.
+    """
+    if not row:
+        raise OptionError("the row has no columns; expected {column: array}, such as ds.take(1)[0]")
+    arrays = {name: np.asarray(value) for name, value in row.items()}
+    shown = {name: array for name, array in arrays.items() if array.ndim and array.dtype.kind in "biuf"}
+    words = [f"{name} = {_short(array)}" for name, array in arrays.items() if name not in shown]
+    columns = 1 if len(shown) < 2 else 2
+    rows = max(1, math.ceil(len(shown) / columns))
+    figure = _figure(6 * columns, 2.4 * rows + 0.4)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel, (name, array) in zip(panels, shown.items(), strict=False):
+        _draw(figure, panel, array)
+        panel.set_title(f"{name}  {array.shape} {array.dtype}", fontsize=10)
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    # The words have a line of their own above the panels, broken where they are many.
+    lines = [", ".join(words[start : start + 4]) for start in range(0, len(words), 4)]
+    heading = "\n".join([*([title] if title else []), *lines])
+    if heading:
+        figure.suptitle(heading, fontsize=10)
+    return figure
+
+
+def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
+    """Show a sample before and after augmentation, and what has changed, on one scale.
+
+    Parameters
+    ----------
+    before, after : array_like, shape (time,), (freq, time) or (channels, freq, time)
+        One sample; of channels, the first is shown.
+    column : str
+        Its name, for the title.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the two have not the same shape.
+    """
+    first, second = np.asarray(before), np.asarray(after)
+    if first.shape != second.shape:
+        raise SchemaMismatchError(f"before has shape {first.shape}, after {second.shape}; expected the same")
+    figure = _figure(13, 3.4)
+    panels = figure.subplots(1, 3)
+    finite = np.concatenate([part[np.isfinite(part)].astype(np.float64) for part in (first, second)])
+    limits = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    change = second.astype(np.float64) - first.astype(np.float64)
+    for panel, array, name in zip(panels[:2], (first, second), ("before", "after"), strict=True):
+        _draw(figure, panel, array, limits)
+        panel.set_title(name, fontsize=10)
+    _draw(figure, panels[2], change)
+    panels[2].set_title("after - before", fontsize=10)
+    figure.suptitle(f"{column}  {first.shape} {first.dtype}".strip(), fontsize=10)
+    return figure
+
+
+def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file", seed: int = 0) -> Figure:
+    """Show how the batches of orders are made up of files or labels, beside those of an exact shuffle.
+
+    The images count rows by batch and file. The curves are the distance of each batch from the whole: half
+    the sum of the differences between the shares of the files in the batch and in all rows (the total
+    variation); 0 is a batch made up like the whole. An exact shuffle is the best to be had.
+
+    Parameters
+    ----------
+    orders : mapping of str to array_like, shape (rows,)
+        By name, the file or label of each row in the order in which they are delivered.
+    batch_size : int
+        Rows of a batch; what is left at the end is not counted.
+    what : str
+        What the values are, for the axes.
+    seed : int
+        Of the exact shuffle, which is drawn from the rows of the first order.
+
+    Raises
+    ------
+    OptionError
+        If there is no order, or one has fewer rows than a batch.
+    """
+    named = {name: np.asarray(order).ravel() for name, order in orders.items()}
+    if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
+        found = {name: len(order) for name, order in named.items()}
+        raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
+    named["exact shuffle"] = np.random.default_rng(seed).permutation(next(iter(named.values())))
+    values = np.unique(np.concatenate(list(named.values())))
+    figure = _figure(max(7.0, 3.0 * len(named)), 6.4)
+    grid = figure.add_gridspec(2, len(named), height_ratios=[3, 2])
+    curves = figure.add_subplot(grid[1, :])
+    most = 1
+    images = []
+    for place, (name, order) in enumerate(named.items()):
+        counts = _counts(np.searchsorted(values, order), len(values), batch_size)
+        panel = figure.add_subplot(grid[0, place])
+        images.append(panel.imshow(_grouped(counts), aspect="auto", interpolation="nearest", vmin=0, origin="lower"))
+        most = max(most, int(_grouped(counts).max()))
+        panel.set_title(name, fontsize=10)
+        panel.set_xlabel("batch")
+        panel.set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}s, in {_MOST_GROUPS} groups")
+        curves.plot(_distances(counts), label=f"{name}, mean {_distances(counts).mean():.2f}", linewidth=1.2)
+    for image in images:
+        image.set_clim(0, most)
+    figure.colorbar(images[-1], ax=[image.axes for image in images], label="rows")
+    curves.set(xlabel="batch", ylabel="distance from the whole", ylim=(0, 1.02))
+    # Below all: beside the curves it would take its width from the images too.
+    figure.legend(fontsize=9, loc="outside lower center", ncols=min(3, len(named)))
+    return figure
+
+
+def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> Figure:
+    """Show the speed of each epoch, and the part of it that the training loop waited for data.
+
+    Parameters
+    ----------
+    rows_per_second : mapping of str to sequence of float
+        By name of a run or loader, a figure an epoch.
+    waiting : mapping of str to sequence of float
+        The same of the parts of the time that were waits, 0 to 1.
+
+    Raises
+    ------
+    OptionError
+        If a part is not within 0 to 1.
+    """
+    if any(not 0 <= part <= 1 for parts in waiting.values() for part in parts):
+        raise OptionError("waiting: expected parts of the time of an epoch, 0 to 1 (seconds waited / seconds)")
+    figure = _figure(10, 3.6)
+    speed, waits = figure.subplots(1, 2)
+    for name, figures in rows_per_second.items():
+        speed.plot(range(len(figures)), figures, marker="o", markersize=4, label=name)
+    for name, parts in waiting.items():
+        waits.plot(range(len(parts)), [100 * part for part in parts], marker="o", markersize=4, label=name)
+    speed.set(xlabel="epoch", ylabel="rows/s", title="speed")
+    speed.set_ylim(bottom=0)
+    waits.set(xlabel="epoch", ylabel="% of the epoch", title="waiting for data", ylim=(0, 100))
+    for panel, runs in ((speed, rows_per_second), (waits, waiting)):
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        if runs:
+            panel.legend(fontsize=9)
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise MissingDependencyError(
+            "ray_h5.plots needs matplotlib, which is not installed: pip install 'ray_h5[plots]'"
+        ) from exc
+    return Figure(figsize=(width, height), layout="constrained", dpi=100)
+
+
+def _draw(figure: Figure, panel: Axes, array: np.ndarray[Any, Any], limits: tuple[float, float] | None = None) -> None:
+    picture = _as_picture(array) if limits is None else None
+    if picture is not None:
+        panel.imshow(picture)
+        return
+    flat = array
+    while flat.ndim > 2:
+        flat = flat[0]
+    if flat.ndim == 2 and min(flat.shape) > 1 and flat.shape[0] > _MOST_LINES // 2:
+        low, high = limits or (None, None)
+        image = panel.imshow(
+            flat.astype(np.float64), aspect="auto", origin="lower", interpolation="nearest", vmin=low, vmax=high
+        )
+        figure.colorbar(image, ax=panel)
+        return
+    for line in np.atleast_2d(flat):
+        panel.plot(line.astype(np.float64), linewidth=1)
+    if limits is not None and limits[0] < limits[1]:
+        margin = 0.05 * (limits[1] - limits[0])
+        panel.set_ylim(limits[0] - margin, limits[1] + margin)
+
+
+def _as_picture(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Return (height, width, 3) if the array can be one, in bytes or in 0 .. 1."""
+    if array.ndim != 3 or array.size == 0 or 3 not in (array.shape[0], array.shape[-1]):
+        return None
+    picture = array if array.shape[-1] == 3 else np.moveaxis(array, 0, -1)
+    if array.dtype == np.uint8 or (array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1):
+        return picture
+    return None
+
+
+def _short(array: np.ndarray[Any, Any]) -> str:
+    text = str(array.item()) if array.ndim == 0 else f"{array.dtype} {array.shape}"
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:
+    """Count rows by batch and value, shape (batches, kinds)."""
+    batches = len(values) // batch_size
+    places = np.repeat(np.arange(batches), batch_size) * kinds + values[: batches * batch_size]
+    return np.bincount(places, minlength=batches * kinds).reshape(batches, kinds)
+
+
+def _grouped(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the counts as an image, (groups, batches)."""
+    starts = np.unique(np.linspace(0, counts.shape[1], _MOST_GROUPS, endpoint=False).astype(int))
+    return np.add.reduceat(counts, starts, axis=1).T
+
+
+def _distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    whole = counts.sum(axis=0) / counts.sum()
+    return np.abs(shares - whole).sum(axis=1) / 2

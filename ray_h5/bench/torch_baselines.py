@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PlainH5Dataset", "plain_loader"]
+__all__ = ["LazyH5Dataset", "PlainH5Dataset", "lazy_loader", "plain_loader"]
 
 _CHUNK_CACHE_BYTES = 128 << 20
 
@@ -63,6 +63,47 @@ def plain_loader(
     """
     return DataLoader(
         PlainH5Dataset(paths, columns),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+    )
+
+
+class LazyH5Dataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """(x, y) pairs of one HDF5 file, opened at the first sample and read one at a time.
+
+    Parameters
+    ----------
+    path
+        The file.
+    x_key, y_key
+        Its datasets of inputs and targets.
+    """
+
+    def __init__(self, path: str, x_key: str, y_key: str) -> None:
+        self._path, self._keys = path, (x_key, y_key)
+        self._datasets: tuple[Any, Any] | None = None
+        with h5py.File(path, "r") as file:
+            self._length = len(file[x_key])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._datasets is None:
+            file = h5py.File(self._path, "r", rdcc_nbytes=256 << 20, rdcc_nslots=1_000_003)
+            self._datasets = (file[self._keys[0]], file[self._keys[1]])
+        x, y = self._datasets
+        return torch.from_numpy(x[index]), torch.from_numpy(np.asarray(y[index]))
+
+
+def lazy_loader(
+    path: str, x_key: str, y_key: str, *, batch_size: int, num_workers: int, shuffle: bool = False
+) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
+    """Return a DataLoader over `LazyH5Dataset`, as `plain_loader` does over `PlainH5Dataset`."""
+    return DataLoader(
+        LazyH5Dataset(path, x_key, y_key),
         batch_size=batch_size,
         shuffle=shuffle,
         num_workers=num_workers,

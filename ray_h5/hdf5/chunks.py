@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import h5py
@@ -33,6 +35,13 @@ class ChunkGrid:
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
 
+    @classmethod
+    def of(cls, layout: ColumnLayout) -> ChunkGrid:
+        """Return the grid of a column; one that is not chunked is one chunk."""
+        chunk_shape = layout.chunk_shape or layout.shape
+        # A type that is itself an array adds axes to a row that chunks do not have.
+        return cls(layout.shape[: len(chunk_shape)], chunk_shape)
+
     @property
     def counts(self) -> tuple[int, ...]:
         """Chunks along each axis."""
@@ -50,6 +59,11 @@ class ChunkGrid:
     def first_row(self, number: int) -> int:
         """Return the first row of chunk `number`."""
         return number // self.per_row * self.chunk_rows
+
+    def corner(self, number: int) -> tuple[int, ...]:
+        """Return where chunk `number` begins along each axis."""
+        cells = np.unravel_index(number, self.counts)
+        return tuple(int(i) * c for i, c in zip(cells, self.chunk_shape, strict=True))
 
     def slices(self, number: int) -> tuple[slice, ...]:
         """Return what chunk `number` covers of the axes after the first."""
@@ -97,7 +111,7 @@ def corrupt_chunk(
     path: str, layout: ColumnLayout, number: int, offset: int, size: int, reason: str
 ) -> CorruptChunkError:
     """Return the error that says which chunk is damaged, where it is, and how."""
-    grid = ChunkGrid(layout.shape, layout.chunk_shape or layout.shape)
+    grid = ChunkGrid.of(layout)
     first = grid.first_row(number)
     last = min(first + grid.chunk_rows, layout.num_rows) - 1
     return CorruptChunkError(
@@ -106,8 +120,23 @@ def corrupt_chunk(
     )
 
 
-def build_chunk_index(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: int) -> ChunkIndex:
+def build_chunk_index(
+    dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: Callable[[], int], swmr: bool = False
+) -> ChunkIndex:
     """List the chunks of a chunked column.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The open dataset.
+    layout : ColumnLayout
+        Its column.
+    path : str
+        The file, for messages.
+    file_bytes : callable
+        Returns the size of the file; it is asked after the chunks are.
+    swmr : bool
+        Whether a writer may have added rows since `layout` was made; their chunks are left out.
 
     Raises
     ------
@@ -115,12 +144,13 @@ def build_chunk_index(dataset: h5py.Dataset, layout: ColumnLayout, path: str, fi
         If the list cannot be true: a chunk off the grid, listed twice, past the end of the file,
         or lying over another one.
     """
-    assert layout.chunk_shape is not None
-    grid = ChunkGrid(layout.shape, layout.chunk_shape)
+    grid = ChunkGrid.of(layout)
     found: list[h5py.h5d.StoreInfo] = []
     dataset.id.chunk_iter(found.append)
-    check = _Checks(f"{path}: column {layout.name!r}", grid, file_bytes)
+    check = _Checks(f"{path}: column {layout.name!r}", grid, file_bytes())
     check.chunk_bytes(layout)
+    if swmr:
+        found = [chunk for chunk in found if all(map(operator.lt, chunk.chunk_offset, grid.shape))]
     return check.index([chunk for chunk in found if chunk.byte_offset is not None])
 
 
@@ -143,17 +173,16 @@ class _Checks:
                 f"{last.size} bytes at offset {last.byte_offset}, past the file's end at {self.file_bytes}",
             )
         numbers = self._numbers([chunk.chunk_offset for chunk in chunks])
-        order = np.argsort(numbers, kind="stable")
-        numbers = numbers[order]
-        self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice")
-        offsets = np.array([chunk.byte_offset for chunk in chunks], np.int64)[order]
-        sizes = np.array([chunk.size for chunk in chunks], np.int64)[order]
+        # libhdf5 searches what it lists, and misses what is not in its place.
+        self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice, or out of its order")
+        offsets = np.array([chunk.byte_offset for chunk in chunks], np.int64)
+        sizes = np.array([chunk.size for chunk in chunks], np.int64)
         self._demand(bool(np.all(sizes > 0)), "a chunk of no bytes")
         self._demand(bool(np.all(sizes < MAX_CHUNK_BYTES)), "a stored chunk of more than 4 GiB")
         by_offset = np.argsort(offsets)
         ends = (offsets + sizes)[by_offset]
         self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that lie over each other")
-        masks = np.array([chunk.filter_mask for chunk in chunks], np.uint32)[order]
+        masks = np.array([chunk.filter_mask for chunk in chunks], np.uint32)
         return ChunkIndex(numbers, offsets, sizes, masks)
 
     def _numbers(self, corners: list[tuple[int, ...]]) -> np.ndarray:

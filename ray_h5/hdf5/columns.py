@@ -107,7 +107,7 @@ class H5pyColumn:
 
     path: str
     layout: ColumnLayout
-    guard: Callable[[np.ndarray, Worker], None] | None = None
+    guard: Callable[[np.ndarray, Worker, h5py.Dataset], None] | None = None
 
     def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
@@ -121,7 +121,7 @@ class H5pyColumn:
 
     def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
         if self.guard is not None:
-            self.guard(request.rows, worker)
+            self.guard(request.rows, worker, dataset)
         low, high = int(request.rows[0]), int(request.rows[-1]) + 1
         place = int(request.places[0])
         in_order = np.all(np.diff(request.rows) == 1) and np.all(np.diff(request.places) == 1)

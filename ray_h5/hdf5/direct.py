@@ -39,7 +39,7 @@ class DirectColumn:
         self._layout = layout
         self._source = source
         self._index = index
-        self._grid = ChunkGrid(layout.shape, layout.chunk_shape or layout.shape)
+        self._grid = ChunkGrid.of(layout)
         self._row_bytes = layout.row_bytes
         self._chunk_bytes = math.prod(self._grid.chunk_shape) * layout.stored_dtype.itemsize
         # Each chunk holds whole rows, one behind the other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
+import h5py
 import numpy as np
 
 from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
@@ -15,8 +16,9 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.source import ByteSource
 from ray_h5.hdf5.steps import Shuffle
 
-_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
-_INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32})
+_DEFLATE, _SHUFFLE, _FLETCHER32, _SCALEOFFSET = 1, 2, 3, 6
+_INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32, _SCALEOFFSET})
+_SCALEOFFSET_HEADER_BYTES = 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,24 +34,23 @@ class ChunkGuard:
         The file, for messages.
     layout : ColumnLayout
         A chunked column.
-    source : ByteSource
-        The bytes of the file.
+    source : ByteSource, optional
+        The bytes of the file; None where the offsets of chunks are not to be relied on.
     index : ChunkIndex
         The chunks.
     """
 
     path: str
     layout: ColumnLayout
-    source: ByteSource
+    source: ByteSource | None
     index: ChunkIndex
 
-    def check(self, rows: np.ndarray, worker: Worker) -> None:
+    def check(self, rows: np.ndarray, worker: Worker, dataset: h5py.Dataset) -> None:
         """Raise `CorruptChunkError` unless each chunk that holds one of `rows` is of its proper size.
 
         Where this package knows the whole pipeline, that is found out by decoding.
         """
-        assert self.layout.chunk_shape is not None
-        grid = ChunkGrid(self.layout.shape, self.layout.chunk_shape)
+        grid = ChunkGrid.of(self.layout)
         chunk_rows, _ = group_by_chunk(rows, grid.chunk_rows)
         numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
         places = (column.tolist() for column in (numbers, *self.index.locate(numbers)))
@@ -61,9 +62,14 @@ class ChunkGuard:
                 continue  # a partial chunk may be left unfiltered, and its mask does not say it
             reason = self._wrong_size(size, mask)
             if reason is None and (decoder is not None or self._inflates):
-                stored = worker.buffer("stored", size)
-                self.source.read_into(offset, stored.data)
-                if decoder is not None:
+                if self.source is None:
+                    stored = _through_libhdf5(dataset, grid.corner(number))
+                else:
+                    stored = worker.buffer("stored", size)
+                    self.source.read_into(offset, stored.data)
+                if len(stored) != size:
+                    reason = f"libhdf5 lists {size} stored bytes and finds {len(stored)}"
+                elif decoder is not None:
                     reason = self._wrong_stream(decoder, stored, mask, worker)
                 else:
                     reason = self._wrong_length(stored.tobytes(), mask)
@@ -76,7 +82,8 @@ class ChunkGuard:
 
     @property
     def _inflates(self) -> bool:
-        return _DEFLATE in (ids := {step.id for step in self.layout.pipeline.steps}) and ids <= _INFLATED
+        ids = [step.id for step in self.layout.pipeline.steps]
+        return bool({_DEFLATE, _SCALEOFFSET} & set(ids)) and set(ids) <= _INFLATED and _SCALEOFFSET not in ids[1:]
 
     def _wrong_size(self, size: int, mask: int) -> str | None:
         """Say what is wrong with the stored size of a chunk, if its pipeline tells which it must be."""
@@ -106,19 +113,42 @@ class ChunkGuard:
         for i, step in reversed(list(enumerate(self.layout.pipeline.steps))):
             if mask >> i & 1:
                 continue
-            try:
-                if step.id == _DEFLATE:
+            if step.id == _SCALEOFFSET:
+                return self._wrong_bits(data)
+            if step.id == _FLETCHER32:
+                data = data[:-4]  # libhdf5 looks at the sum
+            elif step.id == _SHUFFLE:
+                if not Shuffle.takes(step.client_data):
+                    return f"shuffle with parameters {step.client_data} cannot be undone"
+                shuffled = np.frombuffer(data, np.uint8)
+                Shuffle(step).decode(shuffled, out := np.empty_like(shuffled))
+                data = out.tobytes()
+            else:
+                try:
                     data = zlib.decompressobj().decompress(data, most)
-                elif step.id == _FLETCHER32:
-                    data = data[:-4]  # libhdf5 looks at the sum
-                else:
-                    shuffled = np.frombuffer(data, np.uint8)
-                    Shuffle(step).decode(shuffled, out := np.empty_like(shuffled))
-                    data = out.tobytes()
-            except zlib.error as exc:
-                return f"the deflate stream is damaged ({exc})"
-            except DecodeError as exc:
-                return str(exc)
+                except zlib.error as exc:
+                    return f"the deflate stream is damaged ({exc})"
         if len(data) != self.layout.chunk_bytes:
             return f"expected {self.layout.chunk_bytes} decoded bytes, found {len(data)}"
         return None
+
+    def _wrong_bits(self, data: bytes) -> str | None:
+        """Compare what scaleoffset says of itself, bits a value, with how much it has stored.
+
+        It reads on behind the end of a chunk that is too short.
+        """
+        item_bytes = self.layout.item_bytes
+        bits = int.from_bytes(data[:4], "little")
+        if len(data) < _SCALEOFFSET_HEADER_BYTES or bits > 8 * item_bytes:
+            return f"expected a scaleoffset header of at most {8 * item_bytes} bits a value, found {data[:4]!r}"
+        least = _SCALEOFFSET_HEADER_BYTES + -(-self.layout.chunk_bytes // item_bytes * bits // 8)
+        return None if len(data) >= least else f"expected {least} bytes of scaleoffset, found {len(data)}"
+
+
+def _through_libhdf5(dataset: h5py.Dataset, corner: tuple[int, ...]) -> np.ndarray:
+    """Return the stored bytes of a chunk; none where its look-up finds no chunk."""
+    try:
+        _, stored = dataset.id.read_direct_chunk(corner)
+    except (OSError, RuntimeError, ValueError):
+        return np.empty(0, np.uint8)
+    return np.frombuffer(stored, np.uint8)

@@ -33,14 +33,18 @@ class OpenFile:
     """One file: its layout and chunk indexes, found when first needed, and its bytes.
 
     It holds a descriptor of its own. libhdf5 has the file open only inside `library`.
+
+    With `swmr`, a writer may have it open and add rows: the file is as it was when its columns were
+    described, and is told from another one by its inode alone.
     """
 
-    def __init__(self, path: str, group: str, policy: ExternalPolicy) -> None:
+    def __init__(self, path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> None:
         self.path = path
         self._group = group
         self._policy = policy
+        self._swmr = swmr
         self._lock = threading.RLock()
-        with open_h5(path) as file:
+        with open_h5(path, swmr) as file:
             # A descriptor of our own: one that libhdf5 opened would carry its lock along.
             with translated(path):
                 self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -54,7 +58,7 @@ class OpenFile:
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
         """Lend libhdf5's view of the file."""
-        opened = OpenLibrary(self.path, self._group, self._policy, self.identity)
+        opened = OpenLibrary(self.path, self._group, self._policy, self.identity, self._swmr)
         try:
             yield opened
         finally:
@@ -75,6 +79,11 @@ class OpenFile:
                     self._columns, self._refused = describe(library.tree)
             return FileLayout(self.path, self._group, self.identity, dict(self._columns), dict(self._refused))
 
+    def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
+        """Return what the values of columns take in the file."""
+        with self.library() as library, translated(self.path, "adding up its chunks"):
+            return {name: int(library.dataset(name).id.get_storage_size()) for name in names}
+
     def reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         """Return what reads column `name`."""
         with self._lock:
@@ -85,12 +94,12 @@ class OpenFile:
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another that these columns come from, is not as when it was described."""
-        check_identity(self.path, self.identity, self.source.identity())
+        check_identity(self.path, self.identity, self.source.identity(), swmr=self._swmr)
         for path, identity in self._sources(names):
             if not os.path.exists(path):
                 # libhdf5 would fill in, and say nothing.
                 raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
-            check_identity(path, identity, FileIdentity.of(os.stat(path)))
+            check_identity(path, identity, FileIdentity.of(os.stat(path)), swmr=self._swmr)
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
@@ -108,30 +117,34 @@ class OpenFile:
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         if layout.storage != "chunked" or layout.sources or not (layout.lists_its_chunks and layout.item_bytes):
             return H5pyColumn(self.path, layout)
-        guard = ChunkGuard(self.path, layout, self.source, self._index(layout, library))
+        source = None if layout.user_block else self.source
+        guard = ChunkGuard(self.path, layout, source, self._index(layout, library))
         return H5pyColumn(self.path, layout, guard.check)
 
     def _index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex:
         with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
-            return build_chunk_index(library.dataset(layout.name), layout, self.path, self.identity.size)
+            dataset = library.dataset(layout.name)
+            return build_chunk_index(dataset, layout, self.path, lambda: self.source.stat().st_size, self._swmr)
 
 
 class OpenLibrary:
     """A file as libhdf5 sees it, opened when first asked for."""
 
-    def __init__(self, path: str, group: str, policy: ExternalPolicy, identity: FileIdentity) -> None:
+    def __init__(self, path: str, group: str, policy: ExternalPolicy, identity: FileIdentity, swmr: bool) -> None:
         self._path = path
         self._group = group
         self._policy = policy
         self._identity = identity
+        self._swmr = swmr
         self._tree: H5Tree | None = None
 
     @property
     def tree(self) -> H5Tree:
         if self._tree is None:
-            file = open_h5(self._path)
-            self._tree = H5Tree(file, self._path, self._group, self._policy)
-            check_identity(self._path, self._identity, FileIdentity.of(os.fstat(file.id.get_vfd_handle())))
+            file = open_h5(self._path, self._swmr)
+            self._tree = H5Tree(file, self._path, self._group, self._policy, self._swmr)
+            found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
+            check_identity(self._path, self._identity, found, swmr=self._swmr)
         return self._tree
 
     def dataset(self, name: str) -> h5py.Dataset:
@@ -142,9 +155,12 @@ class OpenLibrary:
             self._tree.close()
 
 
-def check_identity(path: str, expected: FileIdentity, found: FileIdentity) -> None:
-    """Raise `StaleIndexError` if a file is not in the state that a plan was made for."""
-    if expected != found:
+def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
+    """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
+
+    With `swmr`, if it is another file: a writer may have changed its size and its times.
+    """
+    if expected.inode != found.inode if swmr else expected != found:
         raise StaleIndexError(
             f"{path}: the file changed between planning and reading: expected {expected}, found {found}. "
             "Make the dataset again; if something still writes to the file, wait for it."
@@ -158,13 +174,14 @@ class _Handles:
         self._lock = threading.Lock()
         self._open: OrderedDict[tuple[object, ...], OpenFile] = OrderedDict()
 
-    def get(self, path: str, group: str, policy: ExternalPolicy) -> OpenFile:
-        key = (path, FileIdentity.of(check_regular_file(path)), group, policy)
+    def get(self, path: str, group: str, policy: ExternalPolicy, swmr: bool) -> OpenFile:
+        # With swmr too: a reader made after rows were added finds them.
+        key = (path, FileIdentity.of(check_regular_file(path)), group, policy, swmr)
         with self._lock:
             if key in self._open and self._open[key].is_current():
                 self._open.move_to_end(key)
                 return self._open[key]
-        opened = OpenFile(path, group, policy)
+        opened = OpenFile(path, group, policy, swmr)
         with self._lock:
             # Readers that still hold an evicted file keep it open until they let go of it.
             self._open[key] = opened
@@ -182,9 +199,9 @@ _handles = _Handles()
 _inherited: list[_Handles] = []
 
 
-def open_file(path: str, group: str, policy: ExternalPolicy) -> OpenFile:
+def open_file(path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> OpenFile:
     """Return the open file at `path`, from the cache if the file is as it was."""
-    return _handles.get(path, group, policy)
+    return _handles.get(path, group, policy, swmr)
 
 
 def forget(opened: OpenFile) -> None:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list"]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
+_BLOSC_CODECS = {
+    "blosc": ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"),
+    "blosc2": ("blosclz", "lz4", "lz4hc", "unused", "zlib", "zstd"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
@@ -41,6 +46,21 @@ class FilterStep:
     id: int
     name: str
     client_data: tuple[int, ...] = ()
+
+    @property
+    def described(self) -> str:
+        """Its name, and what tells how hard it tried: "deflate 4", "blosc lz4 5"."""
+        data = self.client_data
+        if self.name in {"deflate", "zstd"} and data:
+            level = data[0] - (data[0] >> 31 << 32)  # Zstandard has levels below zero
+            return f"{self.name} {level}"
+        if self.name in _BLOSC_CODECS and len(data) > 6:
+            codecs = _BLOSC_CODECS[self.name]
+            codec = codecs[data[6]] if data[6] < len(codecs) else f"codec {data[6]}"
+            return f"{self.name} {codec} {data[4]}"
+        if self.name == "bitshuffle" and len(data) > 4:
+            return {2: "bitshuffle lz4", 3: "bitshuffle zstd"}.get(data[4], self.name)
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +105,10 @@ class ColumnLayout:
     item_bytes : int
         Size of a value in the file; 0 where it is not known.
     lists_its_chunks : bool
-        Whether libhdf5 tells rightly where the chunks are.
+        Whether libhdf5 tells rightly which chunks there are.
+    user_block : int
+        Size of what lies before the HDF5 part of its file, in bytes. Whether it is counted in the
+        offsets of chunks differs between versions of libhdf5.
     sources : tuple of (str, FileIdentity)
         Other files that the values come from: behind external links, of a virtual dataset, or
         external storage.
@@ -105,6 +128,7 @@ class ColumnLayout:
     element: np.dtype | None = None
     item_bytes: int = 0
     lists_its_chunks: bool = True
+    user_block: int = 0
     sources: tuple[tuple[str, FileIdentity], ...] = ()
     direct: bool = False
 

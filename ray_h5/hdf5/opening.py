@@ -37,11 +37,18 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 _ERRNO = re.compile(r"errno = (\d+)")
 
 
-def open_h5(path: str) -> h5py.File:
+def open_h5(path: str, swmr: bool = False) -> h5py.File:
     """Open `path` for reading, for a short while.
 
     As long as libhdf5 has a file open it keeps a lock on it, and refuses to open it in another
     mode in the same process. So the file is closed again as soon as its metadata are read.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    swmr : bool
+        Whether a writer in SWMR mode may have it open.
 
     Raises
     ------
@@ -51,15 +58,18 @@ def open_h5(path: str) -> h5py.File:
     check_regular_file(path)
     with translated(path):
         try:
-            return h5py.File(path, "r")
+            return h5py.File(path, "r", swmr=swmr)
         except OSError as exc:
+            if swmr and "SWMR read access flag not the same" in str(exc):
+                # This process has it open already, without; nobody writes to it then.
+                return open_h5(path)
             if "flag values don't match" in str(exc):
                 # This process has it open already, with another locking mode.
-                return _open_either_way(path)
+                return _open_either_way(path, swmr)
             if _errno(exc) not in _NO_LOCKING_ERRNOS:
                 raise
             _say_once("%s: the file system has no locks; opened without", path)
-            return h5py.File(path, "r", locking=False)
+            return h5py.File(path, "r", locking=False, swmr=swmr)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -67,14 +77,14 @@ def _say_once(message: str, path: str) -> None:
     logger.info(message, path)
 
 
-def _open_either_way(path: str) -> h5py.File:
+def _open_either_way(path: str, swmr: bool) -> h5py.File:
     try:
-        return h5py.File(path, "r", locking=False)
+        return h5py.File(path, "r", locking=False, swmr=swmr)
     except OSError:
         try:
-            return h5py.File(path, "r", locking=True)
+            return h5py.File(path, "r", locking=True, swmr=swmr)
         except OSError:
-            return h5py.File(path, "r", locking="best-effort")
+            return h5py.File(path, "r", locking="best-effort", swmr=swmr)
 
 
 def check_regular_file(path: str) -> os.stat_result:
@@ -119,7 +129,8 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
     if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
         return WriterActiveError(
             f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "
-            "writer; if there is none, run `h5clear -s` on a copy of the file."
+            "writer; if there is none, run `h5clear -s` on a copy of the file. What a writer in SWMR mode has flushed "
+            "can be read while it writes, with RowReader(..., swmr=True)."
         )
     if code in TRANSIENT_ERRNOS:
         return TransientIOError(f"{path}: {doing} failed: {text}")

@@ -43,12 +43,15 @@ class H5Tree:
         The group that column names are relative to.
     policy : ExternalPolicy
         Where links, virtual datasets and external storage may lead.
+    swmr : bool
+        Whether the files that links lead to may be open in a writer in SWMR mode.
     """
 
     file: h5py.File
     path: str
     group: str
     policy: ExternalPolicy
+    swmr: bool = False
     _linked_files: dict[str, h5py.File] = field(default_factory=dict)
     _sources: dict[str, FileIdentity] = field(default_factory=dict)
 
@@ -145,7 +148,7 @@ class H5Tree:
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
         path = self.policy.admit(name, source=source, home=self.path, where=where)
         if path not in self._linked_files:
-            self._linked_files[path] = open_h5(path)
+            self._linked_files[path] = open_h5(path, self.swmr)
         self._sources[path] = FileIdentity.of(os.stat(path))
         return self._linked_files[path]
 

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import (
+    CorruptChunkError,
+    CorruptFileError,
     OptionError,
     TransientIOError,
+    TruncatedFileError,
     UnknownColumnError,
 )
 from ray_h5.hdf5.buffers import empty
@@ -58,6 +61,11 @@ class RowReader:
         may lead nowhere but to the file itself.
     expect : FileIdentity, optional
         The state that the file must be in.
+    swmr : bool
+        Read a file while a writer in SWMR mode adds rows to it, or after one died. The reader has
+        the rows that were flushed when it opened the file; make another one for those that came
+        after. Sizes and times of the file are then no sign of a change: only another file in its
+        place is one, and so `expect` says no more than which file it is.
 
     Raises
     ------
@@ -80,6 +88,7 @@ class RowReader:
         allow_external: Iterable[str | os.PathLike[str]] = (),
         *,
         expect: FileIdentity | None = None,
+        swmr: bool = False,
     ) -> None:
         if threads < 1:
             raise OptionError(f"threads={threads}: expected 1 or more")
@@ -89,6 +98,7 @@ class RowReader:
         self.stats = ReadStats()
         self._policy = ExternalPolicy.of(allow_external)
         self._expect = expect
+        self._swmr = swmr
         self._held: OpenFile | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -206,6 +216,11 @@ class RowReader:
             request = RowRequest.of(rows, places)
             self._retrying(lambda: self._read(out, request))
 
+    def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
+        """Return what the values of columns take in the file; of those of varying length, where they are."""
+        self.find(columns)
+        return self._retrying(lambda: self._file().stored_bytes(columns))
+
     def close(self) -> None:
         """Let go of the file. It may stay open in the cache of the process."""
         self._held = None
@@ -240,9 +255,11 @@ class RowReader:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
         held = self._held
         if held is None or self._pid != os.getpid():
-            held = open_file(self.path, self.group, self._policy)
+            held = open_file(self.path, self.group, self._policy, self._swmr)
             if self._expect is not None:
-                check_identity(self.path, self._expect, held.identity)
+                check_identity(self.path, self._expect, held.identity, swmr=self._swmr)
+            if self._swmr:
+                held.layout()  # all columns at one time: a writer goes on
             self._pid, self._held = os.getpid(), held
         return held
 
@@ -252,7 +269,7 @@ class RowReader:
             try:
                 return action()
             except OSError as exc:
-                if not is_transient(exc):
+                if not self._may_pass(exc):
                     raise
                 logger.warning("%s: %s; opening it anew in %.1f s", self.path, exc, wait)
             self._reopen()
@@ -266,6 +283,11 @@ class RowReader:
                 f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Look at the file "
                 "system it is on; the read can be repeated."
             ) from exc
+
+    def _may_pass(self, exc: OSError) -> bool:
+        # A chunk or index that a writer is just changing may be half of one and half of another.
+        torn = self._swmr and isinstance(exc, (CorruptChunkError, CorruptFileError, TruncatedFileError))
+        return torn or is_transient(exc)
 
     def _reopen(self) -> None:
         if self._held is not None:

@@ -53,6 +53,11 @@ class Step:
 class Deflate(Step):
     """zlib streams, by libdeflate."""
 
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        # Its level means nothing here, but libhdf5 decodes no stream without one.
+        return len(client_data) == 1 and client_data[0] <= 9
+
     def decode(self, data: Bytes, out: Bytes) -> None:
         fill(out, data, "deflate", imagecodecs.deflate_decode, imagecodecs.DeflateError)
 
@@ -102,7 +107,8 @@ class Fletcher32(Step):
             raise DecodeError(f"expected a checksum of 4 bytes, found {len(data)} bytes in all")
         body, stored = data[:-4], int.from_bytes(data[-4:].tobytes(), "little")
         found = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
-        if found != stored:
+        # HDF5 before 1.6.3 summed words in the byte order of the machine: each half is the other way round.
+        if stored not in {found, (found & 0x00FF00FF) << 8 | found >> 8 & 0x00FF00FF}:
             raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {found:#010x}")
         return body
 

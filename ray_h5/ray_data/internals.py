@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 from ray.data import DataContext, Dataset, Datasource
+from ray.data._internal.logical.optimizers import LogicalOptimizer
 
 
 def running_dataset(context: DataContext) -> tuple[str, int]:
@@ -30,8 +31,8 @@ def running_dataset(context: DataContext) -> tuple[str, int]:
 
 
 def operators(ds: Dataset) -> list[Any]:
-    """Return the logical operators of a dataset, those nearest to the result first."""
-    found, todo = [], [ds._logical_plan.dag]
+    """Return the logical operators that are left of a dataset when filters and columns have been pushed down."""
+    found, todo = [], [LogicalOptimizer().optimize(ds._logical_plan).dag]
     while todo:
         operator = todo.pop()
         found.append(operator)
@@ -40,12 +41,17 @@ def operators(ds: Dataset) -> list[Any]:
 
 
 def row_count_changers(ds: Dataset) -> list[str]:
-    """Return the names of the operators behind the reading that may change the number of rows."""
+    """Return the names of the operators behind the reading that may change the number of rows.
+
+    A function of the user may, unless ``map_batches`` was told ``udf_modifying_row_count=False`` or
+    the function has the attribute ``keeps_rows``.
+    """
     return [
         operator.name
         for operator in operators(ds)
         if operator.input_dependencies
         and type(operator).__name__ != "StreamingSplit"
+        and not getattr(getattr(operator, "fn", None), "keeps_rows", False)
         and (len(operator.input_dependencies) > 1 or getattr(operator, "can_modify_num_rows", True))
     ]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 from ray.exceptions import RayTaskError
 
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Cut, Stretch, read_block
@@ -106,7 +108,23 @@ def _read_block(
 ) -> Iterable[pa.Table]:
     if not isinstance(plan, ReadPlan):
         plan = ray.get(plan)
-    yield to_table(plan, read_block(plan, stretch, block, limit), output)
+    with _on_this_host():
+        table = to_table(plan, read_block(plan, stretch, block, limit), output)
+    yield table
+
+
+@contextmanager
+def _on_this_host() -> Iterator[None]:
+    """Say where a file is missing: on another node it may well be there."""
+    try:
+        yield
+    except NotFoundError as exc:
+        raise NotFoundError(
+            f"on host {socket.gethostname()}: {exc} It was there when the dataset was made. Either it was removed "
+            "since, or this node does not see it: mount the file system that holds it at the same path on every node "
+            "that reads; keep readers to the nodes that have it with ray_remote_args={'label_selector': {...}}; or "
+            "write local:// before the path if only the driver's node has the file."
+        ) from exc
 
 
 def _read_nothing(schema: pa.Schema) -> Iterable[pa.Table]:
@@ -129,7 +147,8 @@ def in_tasks(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[list
 
 def work_on(work: Callable[[list[str]], list[FileFacts]], paths: list[str]) -> list[FileFacts]:
     """Do the work of `in_tasks`; the function comes by reference, once for all tasks."""
-    return work(paths)
+    with _on_this_host():
+        return work(paths)
 
 
 def _get(reference: ray.ObjectRef[list[FileFacts]]) -> list[FileFacts]:

@@ -202,7 +202,7 @@ def _say_what_is_lost(name: str, ds: Dataset, world_size: int) -> None:
                 source.epochs.rows_are_kept = False
         logger.warning(
             "dataset %r: %s may change the number of rows behind the reading: a run that resumes begins its epoch "
-            "anew, and workers may get unequal numbers of batches",
+            "anew. Say that it does not: map_batches(..., udf_modifying_row_count=False).",
             name,
             ", ".join(changers),
         )

@@ -72,6 +72,29 @@ def _stored(data: bytes, *steps: int, type_id: Any = None) -> Callable[[h5py.Fil
     return fill
 
 
+def _short_scaleoffset(steps: int) -> Callable[[h5py.File], None]:
+    """Store a chunk of scaleoffset without its last bytes, perhaps deflated after that."""
+
+    def fill(file: h5py.File) -> None:
+        with h5py.File.in_memory() as other:
+            whole = other.create_dataset("x", data=CHUNK.reshape(4, 16) * 1_000_003, chunks=(4, 16), scaleoffset=0)
+            _, data = whole.id.read_direct_chunk((0, 0))
+        options = {"compression": "gzip"} if steps == 2 else {}
+        dataset = file.create_dataset("x", (8, 16), "i4", chunks=(4, 16), scaleoffset=0, **options)
+        dataset.id.write_direct_chunk((4, 0), zlib.compress(data[:-9]) if steps == 2 else data[:-9])
+
+    return fill
+
+
+def _swapped_chunks(path: Path) -> None:
+    """Let a B-tree list the second chunk under the place of the last one."""
+    plain(chunks=(4, 6), compression="gzip")(path)
+    data = path.read_bytes()
+    tree = data.index(b"TREE\x01") + 24
+    # Each entry is a key of a size, a mask and 3 offsets, and an address.
+    overwrite(path, tree + (32 + 8) + 8, (20).to_bytes(8, "little"))
+
+
 def _wrong_bound(path: Path) -> None:
     """Let the last key of a B-tree end the column before its last chunk."""
     plain(chunks=(4, 6), compression="gzip")(path)
@@ -140,6 +163,8 @@ BAD_CHUNKS = {
     "tiny under deflate and fletcher32": _stored(b"abc", DEFLATE, FLETCHER32),
 }
 
+USER_BLOCK = ("short stream", "empty stream", "short under shuffle", "tiny under fletcher32")
+
 DAMAGE = (
     *(Case(f"cut {name}", _cut(keep), error, "opening") for name, (keep, error) in CUTS.items()),
     Case("flip in the signature", _flipped(2), NotHDF5Error, "opening"),
@@ -156,6 +181,17 @@ DAMAGE = (
         fuzz=False,
     ),
     *(Case(name, in_file(fill), CorruptChunkError, child=True) for name, fill in BAD_CHUNKS.items()),
+    *(
+        Case(
+            f"{name}, behind a user block", in_file(BAD_CHUNKS[name], userblock_size=512), CorruptChunkError, child=True
+        )
+        for name in USER_BLOCK
+    ),
+    *(
+        Case(f"short scaleoffset, step {steps}", in_file(_short_scaleoffset(steps)), CorruptChunkError, child=True)
+        for steps in (1, 2)
+    ),
+    Case("chunks out of order in a B-tree of version 1", _swapped_chunks, CorruptFileError),
     Case("deflate bomb", in_file(_stored(BOMB, DEFLATE)), CorruptChunkError, child=True, growth_mb=64),
     Case(
         "deflate bomb, read by h5py",

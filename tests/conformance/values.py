@@ -38,7 +38,8 @@ def _both(data: Any, dtype: Any = None) -> Callable[[h5py.File], None]:
 
 def _arrays(file: h5py.File) -> None:
     type_id = h5py.h5t.array_create(h5py.h5t.STD_I32LE, (2, 3))
-    dataset_with(file, "x", (5,), plist_with(), type_id)[:] = np.arange(30).reshape(5, 2, 3)
+    for name, plist in (("x", plist_with()), ("chunked", plist_with((2,))), ("packed", plist_with((2,), (1, 3)))):
+        dataset_with(file, name, (5,), plist, type_id)[:] = np.arange(30).reshape(5, 2, 3)
 
 
 def _lists(file: h5py.File) -> None:

@@ -35,7 +35,7 @@ def index_of(chunks, described=None, file_bytes=FILE_BYTES):
             assert callback(each) is None, "any other answer ends the listing"
 
     dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter))
-    return build_chunk_index(dataset, described or layout(), "a.h5", file_bytes)
+    return build_chunk_index(dataset, described or layout(), "a.h5", lambda: file_bytes)
 
 
 GOOD = [chunk((0, 0), 1000), chunk((0, 3), 1048), chunk((8, 3), 5000, 10, 2)]
@@ -50,8 +50,9 @@ BAD = {
     "the second one": ([*GOOD, chunk((0, 4), 3000)], r"a chunk at \(0, 4\)"),
     "too few axes": ([chunk((0,), 1000), chunk((3,), 2000)], "axes|a chunk at"),
     "too many axes": ([chunk((0, 3, 4), 1000), chunk((0, 4, 3), 2000)], "axes|a chunk at"),
-    "listed twice": ([*GOOD, chunk((0, 3), 3000)], "listed twice"),
-    "no bytes": ([*GOOD, chunk((4, 0), 3000, 0)], "no bytes"),
+    "listed twice": ([*GOOD, chunk((8, 3), 3000)], "listed twice"),
+    "out of order": ([*GOOD, chunk((4, 0), 3000)], "out of its order"),
+    "no bytes": ([*GOOD[:2], chunk((4, 0), 3000, 0)], "no bytes"),
     "past the end of the file": (
         [*GOOD, chunk((4, 0), 9990, 11)],
         "11 bytes at offset 9990, past the file's end at 10000",
@@ -60,8 +61,8 @@ BAD = {
     "an offset near the last possible": ([chunk((0, 0), HUGE - 1)], "past the file's end"),
     "an offset that wraps around with its size": ([chunk((0, 0), HUGE - 10, 48)], "past the file's end"),
     "a size near the largest possible": ([*GOOD, chunk((4, 0), 3000, HUGE)], "past the file's end"),
-    "over another one": ([*GOOD, chunk((4, 0), 1047)], "over each other"),
-    "over another one, but listed first": ([chunk((4, 0), 1047), *GOOD], "over each other"),
+    "over another one": ([*GOOD[:2], chunk((4, 0), 1047)], "over each other"),
+    "over another one, and before it": ([chunk((0, 0), 4990), GOOD[2]], "over each other"),
     "inside another one": ([chunk((0, 0), 1000, 500), chunk((0, 3), 1100, 10)], "over each other"),
     "at the place of another one": ([chunk((0, 0), 1000), chunk((0, 3), 1000)], "over each other"),
 }  # fmt: skip
@@ -95,7 +96,7 @@ def test_stored_size_is_bounded():
 
 
 def test_lists_that_can_be_true():
-    index = index_of(reversed(GOOD))
+    index = index_of(GOOD)
     assert index.numbers.tolist() == [0, 1, 5]
     assert index.offsets.tolist() == [1000, 1048, 5000]
     assert index.sizes.tolist() == [48, 48, 10]

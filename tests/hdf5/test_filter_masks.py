@@ -68,9 +68,8 @@ def encode(data, steps, mask, itemsize):
 
 def pipeline(*steps, itemsize=4):
     names = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", LZF: "lzf"}
-    return FilterPipeline(
-        tuple(FilterStep(i, names.get(i, str(i)), (itemsize,) if i == SHUFFLE else ()) for i in steps)
-    )
+    parameters = {SHUFFLE: (itemsize,), DEFLATE: (4,)}
+    return FilterPipeline(tuple(FilterStep(i, names.get(i, str(i)), parameters.get(i, ())) for i in steps))
 
 
 # Filter masks -----------------------------------------------------------------------------------

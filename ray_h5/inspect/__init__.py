@@ -1,0 +1,48 @@
+"""``ray-h5 inspect``: what files hold, what `read_h5` makes of them, and which layouts will hurt.
+
+Importing this package is cheap; it looks at files only when it is told to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ray_h5.planning.index import RowIndex
+
+__all__ = ["ShuffleText", "add_inspect", "run"]
+
+ShuffleText = Callable[[str, "RowIndex", int], str]
+"""``(unit, index, block_rows)`` -> what shuffling by `unit` would cost: the hook for ``--shuffle``."""
+
+
+def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> None:
+    """Add the command to the parsers of ``ray-h5``; `shuffle_text` adds ``--shuffle`` to it."""
+    parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
+    parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
+    parser.add_argument(
+        "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
+    if shuffle_text is not None:
+        parser.add_argument("--shuffle", metavar="UNIT", help="tell what shuffling by rows, chunks or files would cost")
+    parser.set_defaults(run=partial(run, shuffle_text=shuffle_text))
+
+
+def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) -> int:
+    """Do ``ray-h5 inspect``; the status is 1 where `read_h5` would refuse the files."""
+    unit = getattr(arguments, "shuffle", None)
+    shuffle = partial(shuffle_text, unit) if shuffle_text is not None and unit is not None else None
+    from ray_h5.inspect.report import inspect_files, to_dict
+    from ray_h5.inspect.text import to_text
+    from ray_h5.planning.paths import expand_paths
+
+    report = inspect_files(expand_paths(arguments.paths), arguments.group, arguments.allow_external, shuffle)
+    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report))
+    return 0 if report.ok else 1

@@ -1,0 +1,207 @@
+"""What there is to say of files, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.advice import advice
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import Lookup, RowIndex, build_index
+from ray_h5.planning.plan import choose_block_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReport:
+    """One column of one file.
+
+    Attributes
+    ----------
+    name, kind, dtype : str
+        Its name, what a value is, and the dtype that a read delivers.
+    rows : int
+        Length of its first axis.
+    row_shape : tuple of int
+        Shape of a row.
+    storage : str
+        Layout class of the dataset.
+    chunk_shape : tuple of int, optional
+        Shape of a chunk, if chunked.
+    pipeline : tuple of str
+        The filters that a chunk went through, with their levels.
+    stored_bytes : int
+        What it takes in the file. Of values of varying length, only where they are is counted.
+    real_bytes : int, optional
+        What it takes in memory; None where only reading would tell.
+    direct : bool
+        Whether it is decoded without libhdf5 and its lock.
+    advice : tuple of str
+        What about its layout will hurt, and what to do.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    rows: int
+    row_shape: tuple[int, ...]
+    storage: str
+    chunk_shape: tuple[int, ...] | None
+    pipeline: tuple[str, ...]
+    stored_bytes: int
+    real_bytes: int | None
+    direct: bool
+    advice: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, layout: ColumnLayout, stored_bytes: int) -> ColumnReport:
+        return cls(
+            name=layout.name,
+            kind=layout.kind,
+            dtype=_dtype(layout),
+            rows=layout.num_rows,
+            row_shape=layout.row_shape,
+            storage=layout.storage,
+            chunk_shape=layout.chunk_shape,
+            pipeline=tuple(step.described for step in layout.pipeline.steps),
+            stored_bytes=stored_bytes,
+            real_bytes=None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes,
+            direct=layout.direct,
+            advice=advice(layout, stored_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that cannot be read, and why: a column, or a file."""
+
+    name: str
+    error: str
+    message: str
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Trouble:
+        return cls(name, type(error).__name__, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file: what can be read, and what cannot."""
+
+    path: str
+    group: str
+    file_bytes: int
+    columns: tuple[ColumnReport, ...]
+    refused: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What `read_h5` makes of the files, given no options: columns, and rows cut into blocks."""
+
+    columns: Mapping[str, str]
+    rows: int
+    row_bytes: int
+    block_rows: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What there is to say of files.
+
+    Attributes
+    ----------
+    files : tuple of FileReport
+        Those that can be opened.
+    unreadable : tuple of Trouble
+        Those that cannot.
+    delivery : Delivery, optional
+        What `read_h5` makes of `files`; None if it refuses them.
+    problem : Trouble, optional
+        Why it does.
+    shuffle : str, optional
+        What shuffling would cost, if that was asked.
+    """
+
+    files: tuple[FileReport, ...]
+    unreadable: tuple[Trouble, ...]
+    delivery: Delivery | None
+    problem: Trouble | None
+    shuffle: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether `read_h5` takes all files as they are."""
+        return not self.unreadable and self.problem is None
+
+
+def inspect_files(
+    paths: Sequence[str],
+    group: str = "/",
+    allow_external: Sequence[str] = (),
+    shuffle: Callable[[RowIndex, int], str] | None = None,
+) -> Report:
+    """Look at files: their headers, and how much each column takes. No row is read.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+    group, allow_external
+        As for `read_h5`.
+    shuffle : callable, optional
+        ``(index, block_rows)`` -> what shuffling would cost.
+
+    Raises
+    ------
+    RayH5Error
+        If none of the files can be opened: what is wrong with the first.
+    """
+    scope = Scope(group, tuple(allow_external))
+    files: list[FileReport] = []
+    unreadable: list[Trouble] = []
+    for path in paths:
+        try:
+            files.append(_inspect_file(path, scope))
+        except RayH5Error as exc:
+            if len(unreadable) == len(paths) - 1:
+                raise
+            unreadable.append(Trouble.of(path, exc))
+    report = Report(tuple(files), tuple(unreadable), None, None)
+    try:
+        index = build_index([file.path for file in files], None, Lookup(scope))
+    except RayH5Error as exc:
+        return replace(report, problem=Trouble.of("read_h5", exc))
+    delivery = _delivery(index)
+    text = shuffle(index, delivery.block_rows) if shuffle else None
+    return replace(report, delivery=delivery, shuffle=text)
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """Return the report as what JSON has."""
+    return {"ok": report.ok, **asdict(report)}
+
+
+def _inspect_file(path: str, scope: Scope) -> FileReport:
+    with scope.open(path) as reader:
+        layout = reader.layout
+        stored = reader.stored_bytes(list(layout.columns))
+        columns = tuple(ColumnReport.of(each, stored[name]) for name, each in layout.columns.items())
+        refused = tuple(Trouble.of(name, error) for name, error in layout.refused.items())
+        return FileReport(path, scope.group, layout.identity.size, columns, refused)
+
+
+def _delivery(index: RowIndex) -> Delivery:
+    row_bytes = sum(spec.row_bytes for spec in index.columns.values())
+    block_rows = choose_block_rows(row_bytes, index.num_rows, None, None)
+    columns = {name: str(spec) for name, spec in index.columns.items()}
+    return Delivery(columns, index.num_rows, row_bytes, block_rows, -(-index.num_rows // block_rows))
+
+
+def _dtype(layout: ColumnLayout) -> str:
+    if layout.kind in {"number", "bool"}:
+        return layout.dtype.name
+    return f"list of {layout.element}" if layout.element is not None else layout.kind

@@ -1,0 +1,304 @@
+"""Preprocessors of Ray over the arithmetic of `ray_h5.transforms`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ray.data.expressions import col
+from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
+
+from ray_h5 import errors
+from ray_h5.errors import NotFittedError, OptionError, RayH5Error, UnknownColumnError
+from ray_h5.transforms.files import read_scalers, save_scalers
+from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_nan_policy
+from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
+
+if TYPE_CHECKING:
+    import os
+
+    import ray.data
+
+__all__ = ["PreprocessorNotFittedError", "Standardize"]
+
+_ROW_ID = "row_id"
+
+
+class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException):
+    """A preprocessor is used before it is fitted; Ray's error of that name, and one of ours."""
+
+
+class Standardize(Preprocessor):
+    """Standardize columns: (x - mean) / (std + epsilon).
+
+    `fit` reads the columns once, in tasks that keep nothing but moments, in float64. Fit on the training
+    split alone, or the validation split is no longer unseen. `transform` fuses into the tasks that read.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        The columns, each of numbers or booleans.
+    axis : int, tuple of int or None
+        The axes that mean and deviation are taken over, as in numpy's ``mean`` of a batch, rows first: 0
+        for each element of a row by itself, (0, 2) for each channel of (n, channels, time), None for one
+        mean and deviation of the whole column.
+    epsilon : float
+        Added to the deviation.
+    nan_policy : {"raise", "omit"}
+        What a NaN does while fitting: raise an error, or be left out. `transform` leaves NaN what it is.
+    constant : {"raise", "one"}
+        What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
+    sample_rows : int, optional
+        Fit on that many rows, drawn at random: exactly so many, without reading the others, if the dataset
+        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``), else about so many.
+    seed : int
+        Of that draw.
+
+    Raises
+    ------
+    OptionError
+        If an option cannot be used.
+
+    Notes
+    -----
+    Its methods raise `PreprocessorNotFittedError` before `fit`, `UnknownColumnError` where a column is
+    missing, `SchemaMismatchError` where rows have another shape than when fitted; `fit` raises
+    `ConstantColumnError` and `NonFiniteError` as said above.
+
+    Examples
+    --------
+    >>> train, test = ds.train_test_split(0.1)  # doctest: +SKIP
+    >>> standardize = Standardize(["signal"], axis=(0, 2)).fit(train)  # doctest: +SKIP
+    >>> train, test = standardize.transform(train), standardize.transform(test)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        axis: Axis = None,
+        epsilon: float = 1e-8,
+        nan_policy: NanPolicy = "raise",
+        constant: ConstantPolicy = "raise",
+        sample_rows: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if isinstance(columns, str) or not columns:
+            raise OptionError(f"columns={columns!r}: expected a list of at least one name")
+        check_scaling(epsilon, constant)
+        check_nan_policy(nan_policy)
+        if sample_rows is not None and sample_rows < 1:
+            raise OptionError(f"sample_rows={sample_rows!r}: expected 1 or more, or None for all rows")
+        self.columns = list(columns)
+        self.axis = axis
+        self.epsilon = epsilon
+        self.nan_policy: NanPolicy = nan_policy
+        self.constant: ConstantPolicy = constant
+        self.sample_rows = sample_rows
+        self.seed = seed
+        self.stats_: dict[str, Scaler] = {}
+
+    @property
+    def scalers(self) -> dict[str, Scaler]:
+        """The fitted scalers by column, which work without Ray."""
+        self._check_fitted()
+        return dict(self.stats_)
+
+    def transform(self, ds: ray.data.Dataset, **options: Any) -> ray.data.Dataset:
+        """Return the dataset with its columns standardized; `options` are those of Ray's ``transform``."""
+        self._check_fitted()
+        self._check_schema(ds)
+        return super().transform(ds, **options)
+
+    def transform_batch(self, data: Any) -> Any:
+        """Return a batch with its columns standardized, as for inference."""
+        self._check_fitted()
+        return super().transform_batch(data)
+
+    def inverse_transform_batch(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a batch with those of its columns that were fitted back in their own units.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray or tensor
+            Standardized values; at least one of the fitted columns.
+        """
+        self._check_fitted()
+        found = [name for name in self.columns if name in data]
+        if not found:
+            raise UnknownColumnError(_missing(self.columns, data))
+        return {**data, **{name: _with_column(data, name, self.stats_[name].inverse) for name in found}}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return options and fitted moments as what JSON has; nothing is lost."""
+        return {**self._options(), "scalers": {name: each.to_dict() for name, each in self.stats_.items()}}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Standardize:
+        """Return what `to_dict` gave.
+
+        Raises
+        ------
+        OptionError
+            If `state` is something else.
+        """
+        try:
+            options = {name: value for name, value in state.items() if name != "scalers"}
+            made = cls._from_options(options)
+            made.stats_ = {name: Scaler.from_dict(each) for name, each in state["scalers"].items()}
+        except (AttributeError, KeyError, TypeError) as exc:
+            raise OptionError(f"expected what Standardize.to_dict gave, found something else: {exc}") from exc
+        return made
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Standardize:
+        """Return what `to_json` gave; an OptionError if it is something else."""
+        try:
+            state = json.loads(text)
+        except json.JSONDecodeError as exc:
+            raise OptionError(f"expected what Standardize.to_json gave, found no JSON: {exc}") from exc
+        return cls.from_dict(state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to an npz file without pickle; `ray_h5.transforms.load_scalers` reads it without Ray."""
+        self._check_fitted()
+        save_scalers(path, self.stats_, self._options())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Standardize:
+        """Return what `save` wrote; NotFoundError or CorruptFileError if it is not there or something else."""
+        scalers, options = read_scalers(path)
+        made = cls._from_options(options)
+        made.stats_ = scalers
+        return made
+
+    # What Ray calls --------------------------------------------------------------------------
+
+    def _get_transform_config(self) -> dict[str, Any]:
+        # A run can then resume within an epoch: Ray cannot know it otherwise.
+        return {"udf_modifying_row_count": False}
+
+    def _fit(self, ds: ray.data.Dataset) -> Standardize:
+        parts = _sampled(_selected(ds, self.columns), self.columns, self.sample_rows, self.seed).map_batches(
+            partial(_partial_moments, columns=self.columns, axis=self.axis, nan_policy=self.nan_policy),
+            batch_size=None,
+            zero_copy_batch=True,
+        )
+        moments: dict[str, Moments] = {}
+        for row in parts.iter_rows():
+            for name, part in zip(self.columns, _decoded(row), strict=True):
+                moments[name] = moments[name].merge(part) if name in moments else part
+        if not moments:
+            raise NotFittedError("the dataset has no rows; expected some to fit on")
+        self.stats_ = {
+            name: _with_column(moments, name, partial(Scaler, epsilon=self.epsilon, constant=self.constant))
+            for name in self.columns
+        }
+        return self
+
+    def _transform_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            **batch,
+            **{name: _with_column(batch, name, self.stats_[name].transform) for name in self.columns},
+        }
+
+    def _check_fitted(self) -> None:
+        if not self.stats_:
+            raise PreprocessorNotFittedError(f"{self!r} has not been fitted; call fit(training_dataset) first")
+
+    def _check_schema(self, ds: ray.data.Dataset) -> None:
+        """Find out here, where the schema is known, what is an error of Ray's when a task finds it out."""
+        schema = ds.schema(fetch_if_missing=False)
+        if schema is None:
+            return
+        types = dict(zip(schema.names, schema.types, strict=True))
+        empty = {name: np.empty((0, *getattr(found, "shape", ())), np.float32) for name, found in types.items()}
+        self._transform_numpy(empty)
+
+    def _options(self) -> dict[str, Any]:
+        names = ("columns", "axis", "epsilon", "nan_policy", "constant", "sample_rows", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def _from_options(cls, options: Mapping[str, Any]) -> Standardize:
+        axis = options["axis"]
+        return cls(**{**options, "axis": tuple(axis) if isinstance(axis, list) else axis})
+
+    def __repr__(self) -> str:
+        return f"Standardize({self.columns!r}, axis={self.axis!r})"
+
+
+def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:
+    """Leave nothing but the columns, and the row ids, to be read."""
+    schema = ds.schema(fetch_if_missing=False)
+    if schema is None:
+        # Not known without running something: the tasks find out, and read what they must.
+        return ds
+    if any(name not in schema.names for name in columns):
+        raise UnknownColumnError(_missing([name for name in columns if name not in schema.names], schema.names))
+    return ds.select_columns([*columns, *({_ROW_ID} & set(schema.names) - set(columns))])
+
+
+def _sampled(ds: ray.data.Dataset, columns: Sequence[str], rows: int | None, seed: int) -> ray.data.Dataset:
+    if rows is None:
+        return ds
+    schema = ds.schema(fetch_if_missing=False)
+    if schema is not None and _ROW_ID in schema.names:
+        batches = ds.select_columns([_ROW_ID]).iter_batches(batch_size=None)
+        ids = np.sort(np.concatenate([np.empty(0, np.int64), *(batch[_ROW_ID] for batch in batches)]))
+        drawn = np.random.default_rng(seed).choice(ids, min(rows, len(ids)), replace=False)
+        return ds.filter(expr=col(_ROW_ID).is_in(np.sort(drawn).tolist())).select_columns(list(columns))
+    total = ds.count()
+    return ds if total <= rows else ds.random_sample(rows / total, seed=seed)
+
+
+def _partial_moments(
+    batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
+) -> dict[str, Any]:
+    """Return the moments of a block as one row, or the error, which Ray would hide under one of its own."""
+    try:
+        found = [_with_column(batch, name, partial(Moments.of, axis=axis, nan_policy=nan_policy)) for name in columns]
+    except RayH5Error as exc:
+        return _encoded([], [type(exc).__name__, str(exc)])
+    return _encoded(found, None)
+
+
+def _encoded(moments: Sequence[Moments], error: list[str] | None) -> dict[str, Any]:
+    header = {"error": error, "parts": [[each.mean.shape, each.axis] for each in moments]}
+    values = b"".join(each.pack().tobytes() for each in moments)
+    return {"header": np.array([json.dumps(header)]), "values": np.array([values], dtype=object)}
+
+
+def _decoded(row: Mapping[str, Any]) -> Iterator[Moments]:
+    header, values = json.loads(str(row["header"])), np.frombuffer(row["values"])
+    if header["error"] is not None:
+        name, message = header["error"]
+        raise getattr(errors, name)(message)
+    for shape, axis in header["parts"]:
+        size = 3 * math.prod(shape)
+        yield Moments.unpack(values[:size].reshape(3, *shape), axis)
+        values = values[size:]
+
+
+def _with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
+    """Call with a column of the batch; an error begins with its name."""
+    if name not in batch:
+        raise UnknownColumnError(_missing([name], batch))
+    try:
+        return call(batch[name])
+    except RayH5Error as exc:
+        raise type(exc)(f"column {name!r}: {exc}") from exc
+
+
+def _missing(columns: Sequence[str], found: Any) -> str:
+    names = ", ".join(map(repr, columns))
+    return f"no column {names}; expected it among those of the data, which are {', '.join(map(repr, found))}"

@@ -1,0 +1,122 @@
+"""What the augmentations share: a column of a batch, the keys of its rows, one sample as a batch of one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+
+from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ROW_KEY", "Augmentation", "check_probability"]
+
+ROW_KEY: Final = "row_key"
+"""The column of a batch that holds the keys of its rows."""
+
+
+class Augmentation(ABC):
+    """A random change of one column that depends on the keys of the rows and on nothing else.
+
+    It is called with a batch (``ds.map_batches(augmentation)``), or used through `apply` and
+    `apply_batch`. What it is given is never changed.
+    """
+
+    __slots__ = ()
+
+    keeps_rows: ClassVar[bool] = True
+    """A batch has as many rows after as before."""
+
+    column: str
+    salt: int
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the batch with its column augmented; the other columns are the same objects.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray or tensor
+            Holds `column`, shape (n, ...), and ``row_key``, uint64 of shape (n,).
+
+        Raises
+        ------
+        UnknownColumnError
+            If the batch has no such column.
+        MissingRowKeyError
+            If the batch has no keys.
+        """
+        if self.column not in batch:
+            raise UnknownColumnError(
+                f"{type(self).__name__}: the batch has no column {self.column!r}, only {', '.join(map(repr, batch))}"
+            )
+        if ROW_KEY not in batch:
+            raise MissingRowKeyError(
+                f"{type(self).__name__}({self.column!r}) needs the column {ROW_KEY!r}, which the batch does not have; "
+                "read with read_h5(..., include_row_keys=True) and keep that column until here"
+            )
+        return {**batch, self.column: self.apply_batch(batch[self.column], batch[ROW_KEY])}
+
+    def apply(self, sample: Any, key: int) -> Any:
+        """Return one sample augmented: what `apply_batch` makes of it in any batch.
+
+        Parameters
+        ----------
+        sample : ndarray or tensor
+            One row, without a batch axis.
+        key : int
+            The key of the row.
+        """
+        return self.apply_batch(sample[None], np.asarray([int(key) % 2**64], dtype=np.uint64))[0]
+
+    @abstractmethod
+    def apply_batch(self, array: Any, keys: Any) -> Any:
+        """Return the rows of a batch augmented; the same array where there is nothing to do.
+
+        Parameters
+        ----------
+        array : ndarray or tensor, shape (n, ...)
+            The rows.
+        keys : ndarray or tensor of uint64, shape (n,)
+            The key of each row.
+        """
+
+    def _states(self, array: Any, keys: Any) -> Words:
+        """Return the states of the generators of the rows, on the device of a tensor."""
+        words = as_words(keys)
+        if words.shape != array.shape[:1]:
+            raise SchemaMismatchError(
+                f"{type(self).__name__}({self.column!r}): {array.shape[0] if array.ndim else 'no'} rows, but keys of "
+                f"shape {tuple(words.shape)}; expected one key a row"
+            )
+        return states_of(_beside(array, words), stream_id(type(self).__name__, self.column, self.salt))
+
+
+def _beside(array: Any, words: Any) -> Words:
+    """Return the words as what `array` is: numpy, or a tensor on the same device."""
+    if not is_tensor(array):
+        return words.cpu().numpy().view(np.uint64) if is_tensor(words) else words
+    if is_tensor(words):
+        return words.to(array.device)
+    import torch
+
+    return torch.from_numpy(words.view(np.int64).copy()).to(array.device)
+
+
+def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
+    """Return a tensor in this machine's memory as the array over it; None for what numpy does not have."""
+    import torch
+
+    if array.device.type != "cpu" or array.dtype == torch.bfloat16:
+        return None
+    return array.detach().numpy()
+
+
+def check_probability(p: float) -> None:
+    """Raise an OptionError unless `p` is a probability."""
+    if not 0 <= p <= 1 or math.isnan(p):
+        raise OptionError(f"p={p!r}: expected a probability, 0 to 1")

@@ -1,0 +1,85 @@
+"""How strongly to augment, by how much data there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ray_h5.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["AugmentationDefaults", "augmentation_defaults"]
+
+
+@dataclass(frozen=True, slots=True)
+class AugmentationDefaults:
+    """Options to start from: ``SpecAugment("x", **defaults.spec_augment)``, and the same for the noise.
+
+    Parameters
+    ----------
+    spec_augment : dict
+        Keyword arguments of `SpecAugment`.
+    gaussian_noise : dict
+        Keyword arguments of `GaussianNoise`, for columns of unit variance.
+    """
+
+    spec_augment: dict[str, Any] = field(default_factory=dict)
+    gaussian_noise: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strength:
+    """For fewer than `below` samples a class."""
+
+    below: float
+    time_part: float
+    freq_part: float
+    masks: int
+    p: float
+    std: float
+
+
+_STRENGTHS = (
+    _Strength(50, 0.2, 0.2, 2, 0.9, 0.03),
+    _Strength(200, 0.15, 0.15, 2, 0.8, 0.02),
+    _Strength(1000, 0.125, 0.1, 1, 0.8, 0.02),
+    _Strength(float("inf"), 0.08, 0.07, 1, 0.5, 0.01),
+)
+"""Rules of thumb, not measured on anyone's data: the third is SpecAugment(40, 15) on a 320 x 150 spectrogram."""
+
+
+def augmentation_defaults(samples_per_class: float, shape: Sequence[int]) -> AugmentationDefaults:
+    """Return options for SpecAugment and GaussianNoise: the fewer samples, the stronger.
+
+    They are rules of thumb to start a search from.
+
+    Parameters
+    ----------
+    samples_per_class : float
+        Training samples of the smallest class that matters.
+    shape : sequence of int
+        Of one sample: (..., freq, time). Masks are a part of these, and never greater.
+
+    Raises
+    ------
+    OptionError
+        If there are no samples, or the shape has no two axes of at least one position.
+    """
+    if not samples_per_class > 0:
+        raise OptionError(f"samples_per_class={samples_per_class!r}: expected more than 0")
+    if len(shape) < 2 or min(shape[-2:]) < 1:
+        raise OptionError(f"shape={tuple(shape)}: expected (..., freq, time)")
+    strength = next(each for each in _STRENGTHS if samples_per_class < each.below)
+    freqs, times = shape[-2:]
+    return AugmentationDefaults(
+        spec_augment={
+            "time_mask_param": int(times * strength.time_part),
+            "freq_mask_param": int(freqs * strength.freq_part),
+            "num_time_masks": strength.masks,
+            "num_freq_masks": strength.masks,
+            "p": strength.p,
+        },
+        gaussian_noise={"std": strength.std, "p": strength.p},
+    )

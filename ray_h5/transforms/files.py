@@ -1,0 +1,91 @@
+"""Scalers in a file: npz without pickle, readable with and without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ray_h5.errors import CorruptFileError, NotFoundError
+from ray_h5.transforms.moments import Moments
+from ray_h5.transforms.standardize import Scaler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["load_scalers", "read_scalers", "save_scalers"]
+
+_FORMAT = "ray_h5.scalers"
+_VERSION = 1
+
+
+def save_scalers(
+    path: str | os.PathLike[str], scalers: Mapping[str, Scaler], options: Mapping[str, Any] | None = None
+) -> None:
+    """Write scalers by column to an npz file; it gets its name when it is complete.
+
+    Parameters
+    ----------
+    path : str or path
+        Where to; an existing file is replaced.
+    scalers : mapping of str to Scaler
+        By column.
+    options : mapping, optional
+        More to keep, of what JSON has.
+    """
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "options": dict(options or {}),
+        "scalers": [
+            {"column": column, "epsilon": each.epsilon, "constant": each.constant, "axis": each.moments.axis}
+            for column, each in scalers.items()
+        ],
+    }
+    arrays: dict[str, Any] = {str(number): each.moments.pack() for number, each in enumerate(scalers.values())}
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        np.savez(file, header=np.array(json.dumps(header)), **arrays)
+    Path(temporary).replace(path)
+
+
+def load_scalers(path: str | os.PathLike[str]) -> dict[str, Scaler]:
+    """Return the scalers that `save_scalers` or `Standardize.save` wrote, by column.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    CorruptFileError
+        If it is not what was written.
+    """
+    return read_scalers(path)[0]
+
+
+def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[str, Any]]:
+    """Return the scalers of a file, and the options kept with them; errors as in `load_scalers`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            if header["format"] != _FORMAT or header["version"] != _VERSION:
+                raise CorruptFileError(
+                    f"{os.fspath(path)}: expected {_FORMAT} version {_VERSION}, found {header['format']} version "
+                    f"{header['version']}; save it again with this version of ray_h5"
+                )
+            scalers = {
+                each["column"]: Scaler(
+                    Moments.unpack(file[str(number)], each["axis"]), each["epsilon"], each["constant"]
+                )
+                for number, each in enumerate(header["scalers"])
+            }
+            return scalers, header["options"]
+    except FileNotFoundError as exc:
+        raise NotFoundError(f"{os.fspath(path)}: no such file; expected one that Standardize.save wrote") from exc
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as exc:
+        raise CorruptFileError(
+            f"{os.fspath(path)}: expected an npz file that Standardize.save wrote, found something else ({exc})"
+        ) from exc

@@ -1,0 +1,190 @@
+"""Gaussian noise from the keys of rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_probability
+from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
+
+__all__ = ["GaussianNoise"]
+
+_POOL_BITS = 18
+_POOL = 1 << _POOL_BITS
+"""Values of a pool; two of them in float32 fit in a core's cache."""
+
+_MOST = 1024
+"""Greatest length of a window."""
+
+_NOTHING = _POOL + _MOST
+"""Where the window of nothing starts in a pool."""
+
+_BLOCK_VALUES = 65_536
+"""Values worked on at a time, so that they stay in a core's cache; measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianNoise(Augmentation):
+    """Add normal noise of mean 0.
+
+    The noise of each 1024 values of a row is the sum of two windows of two fixed pools, which start at
+    places drawn from the key of the row. A pool holds the quantiles of a normal distribution in an order
+    that looks random, so each value is normal, and independent of the others of its row and of those at
+    its position in other rows and epochs. To draw a value of its own for each position would cost five
+    times as much. And there is no logarithm and no cosine, of which each machine has its own last digit:
+    the noise is the same, bit for bit, in numpy and in torch on every device.
+
+    Parameters
+    ----------
+    column : str
+        The column, of a floating dtype.
+    std : float
+        Standard deviation of the noise.
+    p : float
+        The probability that a row gets noise at all.
+    clip : (float, float), optional
+        Limits that the rows with noise are held to.
+    salt : int
+        Gives other draws to a second GaussianNoise of the same column.
+
+    Raises
+    ------
+    OptionError
+        If an option cannot be used.
+    UnsupportedColumnError
+        When it is applied, if the column is not of a floating dtype.
+    """
+
+    column: str
+    std: float = 0.02
+    p: float = 0.8
+    clip: tuple[float, float] | None = None
+    salt: int = 0
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if not 0 <= self.std < float("inf"):
+            raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
+        if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
+            raise OptionError(f"clip={self.clip!r}: expected (low, high) with low <= high")
+
+    def apply_batch(self, array: Any, keys: Any) -> Any:
+        """Return the rows of a batch with noise.
+
+        Parameters
+        ----------
+        array : ndarray or tensor, shape (n, ...)
+            The rows: float64, float32, float16 or, in torch, bfloat16. Halves are computed in float32.
+        keys : ndarray or tensor of uint64, shape (n,)
+            The key of each row.
+
+        Returns
+        -------
+        ndarray or tensor
+            Of the same shape, dtype and device; `array` itself if ``p`` or ``std`` is 0.
+        """
+        self._check_dtype(array)
+        if self.p == 0 or self.std == 0:
+            return array
+        shared = as_numpy(array) if is_tensor(array) else array
+        states = self._states(array if shared is None else shared, keys)
+        chosen = chance(words_of(states, 0, 1)[:, 0], self.p)
+        if shared is None:
+            return self._add_to_tensor(array, states, chosen)
+        noisy = self._add_to_array(shared, states, chosen)
+        if shared is array:
+            return noisy
+        import torch
+
+        return torch.from_numpy(noisy)
+
+    def _check_dtype(self, array: Any) -> None:
+        floating = array.is_floating_point() if is_tensor(array) else array.dtype.kind == "f"
+        if not floating:
+            raise UnsupportedColumnError(
+                f"GaussianNoise({self.column!r}): the column has dtype {array.dtype}, expected a floating one; cast it "
+                "first, such as with read_h5(..., dtypes={...: 'float32'})"
+            )
+
+    def _add_to_array(self, array: np.ndarray[Any, Any], states: Any, chosen: Any) -> np.ndarray[Any, Any]:
+        size = math.prod(array.shape[1:])
+        rows = array.reshape(len(array), size)
+        out = np.empty(rows.shape, dtype=array.dtype)
+        pools = _scaled_pools(self.std, "float64" if array.dtype == np.float64 else "float32")
+        places = _places(states, chosen, size)
+        left, right = (sliding_window_view(pool, _width(size)) for pool in pools)
+        step = max(1, _BLOCK_VALUES // max(1, size))
+        for first in range(0, len(rows), step):
+            block = slice(first, first + step)
+            noise = left[places[0][block]]
+            noise += right[places[1][block]]
+            np.add(rows[block], noise.reshape(len(noise), -1)[:, :size], out=out[block], casting="same_kind")
+            if self.clip is not None:
+                np.clip(out[block], *self.clip, out=out[block], where=chosen[block, None])
+        return out.reshape(array.shape)
+
+    def _add_to_tensor(self, array: Any, states: Any, chosen: Any) -> Any:
+        import torch
+
+        work = "float64" if array.dtype == torch.float64 else "float32"
+        size = math.prod(array.shape[1:])
+        places = _places(states, chosen, size)
+        pools = [torch.from_numpy(pool).to(array.device) for pool in _scaled_pools(self.std, work)]
+        left, right = (pool.unfold(0, _width(size), 1)[place] for pool, place in zip(pools, places, strict=True))
+        noise = (left + right).reshape(len(array), -1)[:, :size].reshape(array.shape)
+        noisy = (array.to(noise.dtype) + noise).to(array.dtype)
+        if self.clip is not None:
+            noisy = torch.where(chosen.reshape(-1, *[1] * (array.ndim - 1)), noisy.clamp(*self.clip), noisy)
+        return noisy
+
+
+def _width(size: int) -> int:
+    """Return the length of the windows of a row: equal ones, none longer than `_MOST`."""
+    return -(-size // max(1, -(-size // _MOST)))
+
+
+def _places(states: Words, chosen: Any, size: int) -> tuple[Any, Any]:
+    """Return where the windows start in the two pools, (n, windows) each; past the end for rows not chosen."""
+    # Word 0 of each state has been used to choose the row.
+    windows = -(-size // _MOST)
+    words = words_of(states, 1, 1 + 2 * windows)
+    drawn: Any = below(words, _POOL)
+    places = drawn * chosen[:, None] + ~chosen[:, None] * _NOTHING
+    return places[:, :windows], places[:, windows:]
+
+
+@lru_cache(maxsize=4)
+def _scaled_pools(std: float, dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the pools, each of them with its first window again at its end, and then with a window of nothing.
+
+    Nothing is -0.0: to add it changes no bit of any value, also not of 0.0 and -0.0.
+    """
+    nothing = np.full(_MOST, -0.0)
+    left, right = (
+        np.concatenate([pool, pool[:_MOST], nothing]) * (std / math.sqrt(2)) for pool in (_pool(0), _pool(1))
+    )
+    return left.astype(dtype), right.astype(dtype)
+
+
+def _pool(number: int) -> np.ndarray[Any, Any]:
+    """Return normal quantiles in an order that looks random."""
+    words = words_of(np.array([number], dtype=np.uint64), 0, _POOL)[0]
+    return np.tile(_quantiles(), _POOL // 65536)[np.argsort(words, kind="stable")]
+
+
+@lru_cache(maxsize=1)
+def _quantiles() -> np.ndarray[Any, Any]:
+    """Return the quantiles of 65536 equal parts of a normal distribution, scaled to a deviation of exactly 1."""
+    # Wichura's algorithm AS 241, which NormalDist.inv_cdf is, is good to 16 digits.
+    normal = NormalDist()
+    upper = np.array([normal.inv_cdf((32768 + part + 0.5) / 65536) for part in range(32768)])
+    both = np.concatenate([-upper[::-1], upper])
+    return both / both.std()

@@ -1,0 +1,237 @@
+"""Standardization of one column: (x - mean) / (std + epsilon), and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import (
+    ConstantColumnError,
+    NonFiniteError,
+    NotFittedError,
+    OptionError,
+    SchemaMismatchError,
+    UnsupportedColumnError,
+)
+from ray_h5.transforms.keyed import is_tensor
+from ray_h5.transforms.moments import Axis, Moments, NanPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ConstantPolicy", "Scaler", "check_scaling"]
+
+ConstantPolicy: TypeAlias = Literal["raise", "one"]
+
+_BLOCK_VALUES = 65_536
+"""Values scaled at a time, so that they stay in a core's cache."""
+
+
+def check_scaling(epsilon: float, constant: str) -> None:
+    """Raise an OptionError unless the options of a Scaler can be used."""
+    if not 0 <= epsilon < float("inf"):
+        raise OptionError(f"epsilon={epsilon!r}: expected 0 or more, and finite")
+    if constant not in ("raise", "one"):
+        raise OptionError(f"constant={constant!r}: expected 'raise' or 'one'")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaler:
+    """The standardization of one column, from its moments.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the rows to fit on: those of the training split, or validation leaks into training.
+    epsilon : float
+        Added to the standard deviation.
+    constant : {"raise", "one"}
+        What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
+
+    Raises
+    ------
+    ConstantColumnError
+        If a deviation is 0 and `constant` is "raise".
+    NonFiniteError
+        If there is a place where all values are NaN.
+    NotFittedError
+        If no row was counted at all.
+    OptionError
+        If an option cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scaler = Scaler.fit(np.array([[1.0, 2.0], [3.0, 4.0]]), epsilon=0)
+    >>> scaler.transform(np.array([2.5, 3.5]))
+    array([0.        , 0.89442719])
+    """
+
+    moments: Moments
+    epsilon: float = 1e-8
+    constant: ConstantPolicy = "raise"
+    mean: np.ndarray[Any, np.dtype[np.float64]] = field(init=False, repr=False)
+    scale: np.ndarray[Any, np.dtype[np.float64]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_scaling(self.epsilon, self.constant)
+        _check_counted(self.moments)
+        constant = self.moments.constant()
+        if self.constant == "raise" and constant.any():
+            raise ConstantColumnError(_which_are_constant(self.moments, constant))
+        object.__setattr__(self, "mean", self.moments.mean)
+        object.__setattr__(self, "scale", np.where(constant, 1.0, self.moments.std() + self.epsilon))
+
+    @classmethod
+    def fit(
+        cls,
+        batch: Any,
+        axis: Axis = None,
+        *,
+        epsilon: float = 1e-8,
+        constant: ConstantPolicy = "raise",
+        nan_policy: NanPolicy = "raise",
+    ) -> Scaler:
+        """Return the scaler of a batch of rows; see `Moments.of` for what it raises."""
+        return cls(Moments.of(batch, axis, nan_policy), epsilon, constant)
+
+    def update(self, batch: Any, nan_policy: NanPolicy = "raise") -> Scaler:
+        """Return the scaler of the rows so far and of those of `batch`."""
+        return self.merge(Moments.of(batch, self.moments.axis, nan_policy))
+
+    def merge(self, other: Scaler | Moments) -> Scaler:
+        """Return the scaler of the rows of both."""
+        moments = other.moments if isinstance(other, Scaler) else other
+        return Scaler(self.moments.merge(moments), self.epsilon, self.constant)
+
+    def transform(self, array: Any) -> Any:
+        """Return (array - mean) / (std + epsilon).
+
+        Parameters
+        ----------
+        array : ndarray or tensor
+            One row, or a batch of rows. Axes that were reduced may have another length than when fitted.
+
+        Returns
+        -------
+        ndarray or tensor
+            A new one of the same shape: of the same floating dtype, or float32 for integers and booleans.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If the shape is not that of the rows it was fitted on.
+        """
+        self._check(array)
+        return _tensor_scaled(array, self, _subtract_divide) if is_tensor(array) else self._scaled(array, True)
+
+    def inverse(self, array: Any) -> Any:
+        """Return array * (std + epsilon) + mean; arguments, result and errors as in `transform`."""
+        self._check(array)
+        return _tensor_scaled(array, self, _multiply_add) if is_tensor(array) else self._scaled(array, False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scaler as lists, numbers and strings, which JSON keeps to the last bit."""
+        return {"moments": self.moments.to_dict(), "epsilon": self.epsilon, "constant": self.constant}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Scaler:
+        """Return the scaler that `to_dict` gave."""
+        return cls(Moments.from_dict(state["moments"]), float(state["epsilon"]), state["constant"])
+
+    def _check(self, array: Any) -> None:
+        expected, shape = self.mean.shape, tuple(array.shape)
+        row = shape[len(shape) - len(expected) :]
+        same = all(size in (1, found) for size, found in zip(expected, row, strict=False))
+        kept = all(
+            found == size
+            for axis, (size, found) in enumerate(zip(expected, row, strict=False), 1)
+            if axis not in self.moments.axis
+        )
+        if len(shape) - len(expected) not in (0, 1) or not (same and kept):
+            wanted = ["any" if axis in self.moments.axis else str(size) for axis, size in enumerate(expected, 1)]
+            raise SchemaMismatchError(
+                f"shape {shape} does not fit: fitted on rows of shape ({', '.join(wanted)}), so expected that, or "
+                "with one axis more for a batch of them; fit again if the rows have changed"
+            )
+
+    def _scaled(self, array: Any, forward: bool) -> np.ndarray[Any, Any]:
+        array = np.asarray(array)
+        if array.dtype.kind not in "biuf":
+            raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
+        # Halves and short integers are exact in float32; other integers are not.
+        work = np.float32 if array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2 else np.float64
+        out = np.empty(array.shape, dtype=array.dtype if array.dtype.kind == "f" else np.float32)
+        step = _subtract_divide if forward else _multiply_add
+        parts = _parts(self, np.dtype(work))
+        if array.ndim == self.mean.ndim:
+            out[...] = step(array.astype(work), *parts)
+            return out
+        rows = max(1, _BLOCK_VALUES // max(1, array[:1].size))
+        for row in range(0, len(array), rows):
+            out[row : row + rows] = step(array[row : row + rows].astype(work), *parts)
+        return out
+
+
+def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
+    """Return the mean in two parts and the scale.
+
+    A float32 mean alone would be off by 6e-8 of itself, which for a mean of 1e8 is several units.
+    """
+    upper = scaler.mean.astype(work)
+    return upper, (scaler.mean - upper).astype(work), scaler.scale.astype(work)
+
+
+def _subtract_divide(values: Any, upper: Any, lower: Any, scale: Any) -> Any:
+    values -= upper
+    values -= lower
+    values /= scale
+    return values
+
+
+def _multiply_add(values: Any, upper: Any, lower: Any, scale: Any) -> Any:
+    values *= scale
+    values += lower
+    values += upper
+    return values
+
+
+def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
+    import torch
+
+    work = torch.float64 if tensor.dtype in (torch.float64, torch.int32, torch.int64) else torch.float32
+    parts = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
+    values = step(tensor.to(work, copy=True), *(torch.from_numpy(part).to(tensor.device) for part in parts))
+    return values.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
+
+
+def _check_counted(moments: Moments) -> None:
+    empty = moments.count == 0
+    if moments.count.size and empty.all():
+        raise NotFittedError("no value was counted: the data has no rows, or nothing but NaN; fit on some first")
+    if empty.any():
+        raise NonFiniteError(f"all values are NaN at {_places(moments, empty)}; leave these out of the column")
+
+
+def _which_are_constant(moments: Moments, constant: np.ndarray[Any, Any]) -> str:
+    value = float(moments.mean[constant].flat[0])
+    where = f"all values are {value:g}"
+    if constant.size > 1:
+        where = f"all values are the same at {_places(moments, constant)}; the first is {value:g}"
+    return (
+        f"standard deviation 0: {where}; expected values that differ; leave these out, reduce over more axes, or use "
+        "constant='one', which makes them 0"
+    )
+
+
+def _places(moments: Moments, mask: np.ndarray[Any, Any]) -> str:
+    """Name places of a row by the indices of the axes that are kept."""
+    kept = [axis - 1 for axis in range(1, mask.ndim + 1) if axis not in moments.axis]
+    if not kept:
+        return "every place"
+    found = [tuple(int(place[axis]) for axis in kept) for place in np.argwhere(mask)]
+    shown = ", ".join(str(place[0] if len(place) == 1 else place) for place in found[:8])
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return f"{len(found)} of {mask.size} places along axis {', '.join(str(axis + 1) for axis in kept)}: {shown}{more}"

@@ -1,0 +1,224 @@
+"""Every file of cluster/ is valid by the rules of the program that reads it, and holds what README.md promises."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+CLUSTER = Path(__file__).parents[2] / "cluster"
+CRDS = CLUSTER.resolve().parents[1] / "shared" / "kuberay"
+MANIFESTS = ["kuberay/raycluster.yaml", "kuberay/rayjob.yaml", "kuberay/network-policy.yaml"]
+CONFIGS = ["aws.yaml", "gcp.yaml"]
+
+
+def load(name):
+    return [each for each in yaml.safe_load_all((CLUSTER / name).read_text()) if each is not None]
+
+
+def spec_of(name):
+    """Return the spec of the RayCluster that a manifest is or contains."""
+    (manifest,) = load(name)
+    return manifest["spec"]["rayClusterSpec"] if manifest["kind"] == "RayJob" else manifest["spec"]
+
+
+@pytest.mark.parametrize("name", [*MANIFESTS, *CONFIGS])
+def test_is_yaml_without_repeated_keys(name):
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            keys = [key.value for key, _ in node.value]
+            assert len(set(keys)) == len(keys), f"a key comes twice in {keys}"
+            return super().construct_mapping(node, deep)
+
+    assert list(yaml.load_all((CLUSTER / name).read_text(), Strict))
+
+
+# Ray's cluster launcher -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_ray_accepts_the_configuration(name):
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    (config,) = load(name)
+    prepared = prepare_config(config)
+    validate_config(prepared)
+    assert set(prepared["available_node_types"]) == {"head", "reader", "trainer"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_clouds_open_nothing(name):
+    (config,) = load(name)
+    assert config["provider"]["use_internal_ips"] is True
+    assert config["available_node_types"]["head"]["resources"] == {"CPU": 0}
+    for role in ("reader", "trainer"):
+        assert config["available_node_types"][role]["labels"] == {"role": role}
+    starts = [
+        line for line in config["head_start_ray_commands"] + config["worker_start_ray_commands"] if "start" in line
+    ]
+    assert len(starts) == 2
+    assert all("RAY_AUTH_MODE=token" in line and "RAY_AUTH_TOKEN_PATH=" in line for line in starts)
+    assert "--dashboard-host=127.0.0.1" in starts[0]
+    assert any(line.startswith("chmod 600") for line in config["setup_commands"])
+    assert any(" -o ro," in line for line in config["initialization_commands"])
+
+
+# KubeRay --------------------------------------------------------------------------------------
+
+
+def closed(schema):
+    """Return a CRD's schema as a JSON schema that knows no other fields."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {}
+    for key, value in schema.items():
+        if key == "properties":
+            result[key] = {name: closed(each) for name, each in value.items()}
+        elif key in {"items", "additionalProperties", "anyOf", "allOf", "oneOf", "not"}:
+            result[key] = closed(value)
+        elif key not in {"format", "default", "description"} and not key.startswith("x-"):
+            result[key] = value
+    open_ended = "additionalProperties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+    if schema.get("x-kubernetes-int-or-string"):
+        result["type"] = ["integer", "string"]
+    elif "properties" in schema and not open_ended:
+        result["additionalProperties"] = False
+    return result
+
+
+def crd_schema(kind):
+    path = CRDS / f"ray.io_{kind.lower()}s.yaml"
+    if not path.exists():
+        pytest.skip(f"no {path}: the schemas of KubeRay are not here")
+    versions = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]["versions"]
+    return next(each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1")
+
+
+@pytest.mark.parametrize("name", MANIFESTS[:2])
+def test_kuberay_accepts_the_manifest(name):
+    (manifest,) = load(name)
+    schema = closed(crd_schema(manifest["kind"]))
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.Draft7Validator(schema).validate(manifest)
+    manifest["spec"]["nonsense"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="nonsense"):
+        jsonschema.Draft7Validator(schema).validate(manifest)
+
+
+def test_both_manifests_describe_one_cluster():
+    assert spec_of("kuberay/raycluster.yaml") == spec_of("kuberay/rayjob.yaml")
+
+
+def pods(manifest):
+    """Return all pod templates in a manifest, wherever they are."""
+    if isinstance(manifest, dict):
+        here = [manifest] if "containers" in manifest else []
+        return here + [pod for each in manifest.values() for pod in pods(each)]
+    return [pod for each in manifest for pod in pods(each)] if isinstance(manifest, list) else []
+
+
+@pytest.mark.parametrize(("name", "count"), [("kuberay/raycluster.yaml", 3), ("kuberay/rayjob.yaml", 4)])
+def test_every_container_is_confined(name, count):
+    (manifest,) = load(name)
+    found = pods(manifest)
+    assert len(found) == count
+    for pod in found:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert all("hostPath" not in volume for volume in pod.get("volumes", []))
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            confined(container)
+            assert re.search(r"@sha256:[0-9a-f]{64}$", container["image"])
+    confined(spec_of(name)["autoscalerOptions"])
+
+
+def confined(container):
+    context = container["securityContext"]
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not context.get("privileged")
+    assert {"cpu", "memory"} <= set(container["resources"]["limits"])
+    for mount in container.get("volumeMounts", []):
+        assert mount.get("readOnly", False) == (mount["name"] == "data")
+
+
+def test_nobody_gets_in_without_the_token():
+    spec = spec_of("kuberay/raycluster.yaml")
+    assert spec["authOptions"] == {"mode": "token", "secretName": "ray-h5-token"}
+    assert spec["headGroupSpec"]["serviceType"] == "ClusterIP"
+    assert spec["headGroupSpec"]["enableIngress"] is False
+    text = "".join((CLUSTER / name).read_text() for name in MANIFESTS)
+    assert not re.search(r"LoadBalancer|NodePort|kind: Ingress|kind: Secret", text)
+
+
+def test_readers_and_trainers_scale_apart():
+    spec = spec_of("kuberay/raycluster.yaml")
+    assert spec["enableInTreeAutoscaling"] is True
+    groups = {each["groupName"]: each for each in spec["workerGroupSpecs"]}
+    for name, role in {"readers": "reader", "trainers": "trainer"}.items():
+        assert groups[name]["labels"] == {"role": role}
+        assert groups[name]["minReplicas"] < groups[name]["maxReplicas"]
+        (container,) = groups[name]["template"]["spec"]["containers"]
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (role == "trainer")
+
+
+def test_the_policy_covers_the_pods_and_opens_no_more_than_it_says():
+    policies = load("kuberay/network-policy.yaml")
+    label = policies[0]["spec"]["podSelector"]["matchLabels"].items()
+    for name in MANIFESTS[:2]:
+        (manifest,) = load(name)
+        templates = [manifest["spec"].get("submitterPodTemplate", {"metadata": {"labels": dict(label)}})]
+        spec = spec_of(name)
+        templates += [spec["headGroupSpec"]["template"], *(each["template"] for each in spec["workerGroupSpecs"])]
+        assert all(label <= template["metadata"]["labels"].items() for template in templates)
+    assert policies[0]["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    for policy in policies:
+        for rule in policy["spec"].get("ingress", []):
+            assert rule["from"], "an empty rule lets everybody in"
+        for rule in policy["spec"].get("egress", []):
+            assert rule["to"], "an empty rule lets them out to everywhere"
+            assert all(peer.get("ipBlock", {}).get("cidr") != "0.0.0.0/0" for peer in rule["to"])
+
+
+# The rest -------------------------------------------------------------------------------------
+
+
+def test_the_image_is_pinned_and_runs_as_nobody_in_particular():
+    lines = (CLUSTER / "Dockerfile").read_text().splitlines()
+    (base,) = [line for line in lines if line.startswith("ARG BASE=")]
+    assert re.search(r"@sha256:[0-9a-f]{64}$", base)
+    assert all(line.split()[1] == "${BASE}" for line in lines if line.startswith("FROM"))
+    users = [line for line in lines if line.startswith("USER")]
+    assert users == ["USER 1000:1000"]
+    assert not [line for line in lines[lines.index(users[0]) :] if line.startswith(("RUN", "COPY", "ADD"))]
+
+
+def test_shellcheck_finds_nothing():
+    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
+    found = subprocess.run([shellcheck, CLUSTER / "slurm.sbatch"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_slurm_keeps_the_token_private():
+    text = (CLUSTER / "slurm.sbatch").read_text()
+    assert text.index("umask 077") < text.index("secrets.token_hex")
+    assert "RAY_AUTH_MODE=token" in text
+    assert "--include-dashboard=false" in text
+    code = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not [line for line in code if "ray stop" in line]
+
+
+@pytest.mark.parametrize("name", ["README.md", *MANIFESTS, *CONFIGS, "Dockerfile", "slurm.sbatch"])
+def test_no_secret_is_in_a_file(name):
+    text = (CLUSTER / name).read_text()
+    assert not re.search(r"AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE KEY|auth_token: \S", text)
+    assert not [found for found in re.findall(r"\b[0-9a-f]{32,}\b", text) if set(found) != {"0"}]

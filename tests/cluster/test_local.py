@@ -1,0 +1,111 @@
+"""cluster/local.py runs a program on real nodes, ends as the program ends, and leaves nothing behind."""
+
+import glob
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = str(Path(__file__).with_name("program.py"))
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("aiohttp_cors") is None, reason="Ray's job server is not installed: ray[default]"
+)
+
+
+def start(*words, nodes=2):
+    return subprocess.Popen(
+        [sys.executable, "cluster/local.py", "--nodes", str(nodes), "--object-store-mb", "100", "--", *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+class Watch:
+    """Follows a run's output, and notes the processes and folders that it made."""
+
+    def __init__(self, child):
+        self.child = psutil.Process(child.pid)
+        self.folders = set(glob.glob("/tmp/ray_h5_*"))
+        self.lines, self.below = [], []
+        for line in child.stdout:
+            self.lines.append(line)
+            if line.startswith("started"):
+                self.below = self.child.children(recursive=True)
+                break
+
+    def left(self):
+        _, alive = psutil.wait_procs(self.below, timeout=5)
+        return alive, [each for each in set(glob.glob("/tmp/ray_h5_*")) - self.folders if "train" not in each]
+
+
+def test_a_program_runs_on_all_nodes_and_nothing_is_left(tmp_path, capsys):
+    began = time.monotonic()
+    child = start(PROGRAM, "read", str(tmp_path))
+    watch = Watch(child)
+    output = child.communicate(timeout=180)[0]
+    assert child.returncode == 0, output
+    (line,) = [each for each in output.splitlines() if each.startswith("result")]
+    result = json.loads(line.partition(" ")[2])
+    assert result.pop("used") == 3
+    assert result.pop("token_mode") == "0o600"
+    assert result == {"rows": 128, "once": 128, "twice": 0, "differing": 0, "nodes": 3}
+    assert len(watch.below) > 6
+    assert watch.left() == ([], [])
+    with capsys.disabled():
+        print(f"\nlocal.py, 2 nodes: {time.monotonic() - began:.0f} s ", end="")
+
+
+def test_its_exit_status_is_the_programs(tmp_path):
+    child = start(PROGRAM, "fail", str(tmp_path), nodes=1)
+    watch = Watch(child)
+    output = child.communicate(timeout=120)[0]
+    assert child.returncode == 3, output
+    assert "the job failed" in output
+    assert watch.left() == ([], [])
+
+
+def test_ctrl_c_stops_everything(tmp_path):
+    child = start(PROGRAM, "wait", str(tmp_path), nodes=1)
+    watch = Watch(child)
+    began = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    output = child.communicate(timeout=60)[0]
+    assert child.returncode == 130, output
+    assert time.monotonic() - began < 15
+    assert watch.left() == ([], [])
+
+
+@pytest.mark.nightly
+def test_even_sigkill_leaves_no_process(tmp_path):
+    child = start(PROGRAM, "wait", str(tmp_path), nodes=1)
+    watch = Watch(child)
+    child.kill()
+    child.communicate()
+    assert psutil.wait_procs(watch.below, timeout=30)[1] == []
+
+
+@pytest.mark.nightly
+def test_the_readmes_command_trains_a_model():
+    child = start("examples/train.py", "--epochs", "2", nodes=3)
+    output = child.communicate(timeout=400)[0]
+    assert child.returncode == 0, output
+    assert "the model is in" in output
+
+
+def test_it_says_what_is_wrong_with_the_command():
+    command = [sys.executable, "cluster/local.py", "--nodes", "0", "--", "x.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "expected 1 or more, found 0" in found.stderr

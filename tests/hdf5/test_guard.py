@@ -1,0 +1,161 @@
+"""Chunks that libhdf5 would read past or leave half empty are refused before it gets them."""
+
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+from h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.hdf5.reader import RowReader
+
+DATA = np.arange(64, dtype="<i4").reshape(4, 16) * 1_000_003
+RAW = DATA.tobytes()
+FILTERS = {
+    "none": {},
+    "gzip": {"compression": "gzip"},
+    "gzip, shuffle, fletcher32": {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    "fletcher32": {"fletcher32": True},
+    "lzf": {"compression": "lzf"},
+    "scaleoffset": {"scaleoffset": 0},
+    "scaleoffset, gzip": {"scaleoffset": 0, "compression": "gzip"},
+}
+USER_BLOCKS = [0, 512]
+
+
+def scaleoffset_of(data):
+    with h5py.File.in_memory() as file:
+        dataset = file.create_dataset("x", data=data, chunks=data.shape, scaleoffset=0)
+        return dataset.id.read_direct_chunk((0,) * data.ndim)[1]
+
+
+@pytest.mark.parametrize("user_block", USER_BLOCKS)
+@pytest.mark.parametrize("name", FILTERS)
+def test_whole_chunks_are_let_through(tmp_path, name, user_block):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", userblock_size=user_block) as file:
+        for column, data in {
+            "few": np.random.default_rng(0).integers(0, 5, (23, 6)).astype("i4"),
+            "many": random_rows((23, 6), "i4"),
+            "same": np.full((23, 6), 7, "i4"),
+            "wide": random_rows((23, 6), "i8"),
+        }.items():
+            file.create_dataset(column, data=data, chunks=(4, 4), **FILTERS[name])
+            file.create_dataset(f"{column} partly", (23, 6), data.dtype, chunks=(4, 4), **FILTERS[name])[4:9] = data[
+                4:9
+            ]
+    reader = RowReader(path)
+    for column in reader.columns:
+        for rows in (slice(None), [22, 3, 3]):
+            assert_same(reader.read([column], rows)[column], by_h5py(path, column, rows))
+
+
+PACKED = scaleoffset_of(DATA)
+
+# filters as they are applied, what is stored, what the message says
+BAD = {
+    "short": ({}, RAW[:-4], "expected 256 (bytes stored without filters|stored bytes), found 252"),
+    "short stream": (FILTERS["gzip"], zlib.compress(RAW[:-4]), "expected 256 decoded bytes, found 252"),
+    "damaged stream": (FILTERS["gzip"], b"??" + zlib.compress(RAW)[2:], "the deflate stream is damaged"),
+    "short shuffle": ({"shuffle": True}, RAW[:-4], "expected 256 (stored|shuffled) bytes, found 252"),
+    "no checksum": (FILTERS["fletcher32"], b"abc", "expected 260 stored bytes|expected 256 bytes and a checksum"),
+    "less than a checksum": (FILTERS["gzip, shuffle, fletcher32"], b"abc", "expected (more than 4|a checksum of 4)"),
+    "scaleoffset cut": (FILTERS["scaleoffset"], PACKED[:-9], r"expected \d+ bytes of scaleoffset, found \d+"),
+    "scaleoffset cut in its header": (FILTERS["scaleoffset"], PACKED[:20], "expected a scaleoffset header"),
+    "scaleoffset of 33 bits": (FILTERS["scaleoffset"], b"\x21\0\0\0" + PACKED[4:], ".* at most 32 bits"),
+}
+
+
+@pytest.mark.parametrize("user_block", USER_BLOCKS)
+@pytest.mark.parametrize("why", BAD)
+def test_chunks_that_are_refused(tmp_path, why, user_block):
+    filters, stored, message = BAD[why]
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=user_block) as file:
+        dataset = file.create_dataset("x", (12, 16), "i4", chunks=(4, 16), **filters)
+        dataset.id.write_direct_chunk((4, 0), stored)
+    reader = RowReader(tmp_path / "a.h5")
+    with pytest.raises(CorruptChunkError, match=rf"column 'x', chunk 1 \(rows 4 to 7.*: {message}"):
+        reader.read(["x"])
+    assert not reader.read(["x"], [0, 3])["x"].any(), "the others can be read"
+
+
+SHUFFLE, DEFLATE = 2, 1
+
+
+def shuffled(data):
+    whole = len(data) // 4 * 4
+    return np.frombuffer(data[:whole], "u1").reshape(-1, 4).T.tobytes() + data[whole:]
+
+
+GOES_ON = {
+    "damaged stream": (b"??", "the deflate stream is damaged"),
+    "too long for its chunk": (shuffled(zlib.compress(bytes(300))), "expected 256 decoded bytes, found 300"),
+}
+
+
+@pytest.mark.parametrize("why", GOES_ON)
+def test_pipelines_that_go_on_after_deflating(tmp_path, why):
+    stored, message = GOES_ON[why]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = dataset_with(file, "x", (8, 16), plist_with((4, 16), (DEFLATE, SHUFFLE)))
+        dataset[:4] = DATA
+        dataset.id.write_direct_chunk((4, 0), stored)
+    reader = RowReader(tmp_path / "a.h5")
+    assert not reader.columns["x"].direct
+    assert_same(reader.read(["x"], slice(4))["x"], DATA)
+    with pytest.raises(CorruptChunkError, match=message):
+        reader.read(["x"])
+
+
+def test_a_shuffle_without_its_element_size(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dataset_with(file, "x", (4, 16), plist_with((4, 16), (DEFLATE, SHUFFLE)))[:] = DATA
+    # The message of a filter: id, length of the name, flags, number of parameters, name, parameters.
+    data = path.read_bytes()
+    overwrite(path, data.index(b"shuffle\0") + 8, bytes(4))
+    with pytest.raises(CorruptChunkError, match="shuffle with parameters .* cannot be undone|h5py cannot read"):
+        RowReader(path).read(["x"])
+
+
+def test_skipped_filters_are_not_undone(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = dataset_with(file, "x", (12, 16), plist_with((4, 16), (DEFLATE, SHUFFLE)))
+        dataset.id.write_direct_chunk((0, 0), RAW, filter_mask=3)
+        dataset.id.write_direct_chunk((4, 0), zlib.compress(RAW), filter_mask=2)
+        dataset.id.write_direct_chunk((8, 0), shuffled(RAW), filter_mask=1)
+    assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], np.tile(DATA, (3, 1)))
+
+
+def test_a_chunk_that_libhdf5_lists_and_does_not_find(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file.create_dataset("x", data=random_rows((12, 16), "i4"), chunks=(4, 16), compression="gzip")
+    data = path.read_bytes()
+    tree = data.index(b"TREE\x01")
+    # The last key ends the column before its last chunk; a key is a size, a mask and 3 offsets, and an address follows.
+    overwrite(path, tree + 24 + 3 * (32 + 8) + 8, bytes(8))
+    with pytest.raises(CorruptChunkError, match=r"libhdf5 lists .* stored bytes and finds 0"):
+        RowReader(path).read(["x"])
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_checksums_of_old_versions(tmp_path, compressed):
+    # Before 1.6.3, each half of the sum came out the other way round on little-endian machines.
+    filters = FILTERS["gzip, shuffle, fletcher32"] if compressed else FILTERS["fletcher32"]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", data=DATA, chunks=(4, 16), **filters)
+        _, stored = dataset.id.read_direct_chunk((0, 0))
+        body, (a, b, c, d) = stored[:-4], stored[-4:]
+        assert len({a, b, c, d}) > 1
+        dataset.id.write_direct_chunk((0, 0), body + bytes([b, a, d, c]))
+        for name, wrong in (("rotated", [c, d, a, b]), ("reversed", [d, c, b, a]), ("half", [b, a, c, d])):
+            file.create_dataset(name, (4, 16), "i4", chunks=(4, 16), **filters)
+            file[name].id.write_direct_chunk((0, 0), body + bytes(wrong))
+    assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
+    for name in ("rotated", "reversed", "half"):
+        with pytest.raises(OSError, match=r"checksum|filter"):
+            by_h5py(tmp_path / "a.h5", name)
+        with pytest.raises(CorruptChunkError, match="the checksum is wrong"):
+            RowReader(tmp_path / "a.h5").read([name])

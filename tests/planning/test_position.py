@@ -1,0 +1,253 @@
+import dataclasses
+import json
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5.errors import OptionError, PositionError, RayH5Error
+from ray_h5.planning.index import FileTable
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.order import Order
+from ray_h5.planning.plan import ReadPlan, Tail
+from ray_h5.planning.planner import plan_files
+from ray_h5.planning.position import Cut, Done, Position, Stretch, plan_hash, read_block, resume
+from ray_h5.planning.shuffle import Shuffle
+
+
+def plan_of(num_rows, block_rows, shuffle=None, tail=None):
+    files = FileTable.of(["/data/a.h5"], [_IDENTITY], [num_rows])
+    return ReadPlan(files, (), Scope(), None, Order(num_rows, shuffle), block_rows, tail)
+
+
+_IDENTITY = dataclasses.make_dataclass("Identity", ["size", "mtime_ns", "ctime_ns", "inode"])(1, 2, 3, 4)
+
+
+def by_rank(plan, stretch):
+    """The row ids that each rank gets, which takes blocks in turn; those that cannot be shared are dropped."""
+    cut = stretch.cut(plan)
+    blocks = [plan.at(stretch.positions(plan, i), stretch.epoch).tolist() for i in range(cut.num_blocks)]
+    if cut.unshared_rows:
+        assert len(blocks.pop()) == cut.unshared_rows < cut.world_size
+    return [[row for block in blocks[rank :: cut.world_size] for row in block] for rank in range(cut.world_size)]
+
+
+def consume(plan, stretch, rows):
+    """What ranks have had, once each has done `rows` rows (or all there are); and the position then."""
+    shares = by_rank(plan, stretch)
+    rows = min(rows, len(shares[0]))
+    position = Position(
+        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan_hash(plan), stretch.done
+    )
+    return [row for share in shares for row in share[:rows]], position
+
+
+@given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
+def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, world_size):
+    cut = Cut(num_rows, block_rows, world_size)
+    bounds = [cut.bounds(block) for block in range(cut.num_blocks)]
+    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds)][: len(bounds)]
+    assert (bounds[-1][1] if bounds else 0) == num_rows
+    assert all(0 < stop - start <= block_rows for start, stop in bounds)
+    assert 0 <= cut.unshared_rows < world_size
+    assert cut.full_blocks % world_size == 0
+    shared = bounds[: cut.num_blocks - (cut.unshared_rows > 0)]
+    sizes = {sum(stop - start for start, stop in shared[rank::world_size]) for rank in range(world_size)}
+    assert sizes <= {num_rows // world_size}
+
+
+runs = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=4)
+
+
+@given(st.integers(0, 120), runs, st.sampled_from([None, "rows"]), st.integers(0, 3))
+def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, epoch):
+    shuffle = unit and Shuffle(unit, 5)
+    had, earlier = [], ()
+    for world_size, block_rows, rows in runs:
+        plan = plan_of(num_rows, block_rows, shuffle)
+        rows_of_run, position = consume(plan, Stretch(epoch, earlier, world_size), rows)
+        had += rows_of_run
+        position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
+        earlier = position.done
+    for world_size in (1, 2, 5):
+        stretch = resume(plan_of(num_rows, 7, shuffle), position, world_size)
+        assert stretch.epoch == epoch
+        left = by_rank(plan_of(num_rows, 7, shuffle), stretch)
+        rest = sum(left, [])
+        unshared = stretch.cut(plan_of(num_rows, 7, shuffle)).unshared_rows
+        assert unshared < world_size
+        assert len(had + rest) + unshared == num_rows
+        assert len({*had, *rest}) == len(had + rest)
+        if world_size == 1:
+            assert sorted(had + rest) == list(range(num_rows))
+
+
+@pytest.mark.parametrize("second_world", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("batch", [1, 4, 6])
+def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, second_world, batch):
+    num_rows, block_rows = 97, 8
+    plan = plan_of(num_rows, block_rows, Shuffle("rows", 1))
+    whole = by_rank(plan, Stretch(2, (), world_size))
+    for steps in range(num_rows // world_size // batch + 2):
+        had, position = consume(plan, Stretch(2, (), world_size), steps * batch)
+        rest = by_rank(plan, resume(plan, position, second_world))
+        assert len({*had, *sum(rest, [])}) == len(had) + len(sum(rest, [])) > num_rows - second_world
+        if second_world == world_size and batch * steps % block_rows == 0:
+            # At the end of a round of blocks, each rank goes on with what it would have had.
+            assert [share[position.rows :] for share in whole] == rest
+        # What is left keeps its order: that of the epoch, as those who take blocks in turn see it.
+        stretch = resume(plan, position, 1)
+        left = np.concatenate(
+            [np.empty(0, int), *(stretch.positions(plan, i) for i in range(stretch.cut(plan).num_blocks))]
+        )
+        assert (np.diff(left) > 0).all()
+
+
+def test_a_position_is_plain_values_there_and_back():
+    position = Position(3, 1, 40, 2, 8, "abc", (Done(8, 4, 8), Done(5, 1, 3)))
+    state = position.to_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert Position.from_dict(state) == position
+    assert Position.from_dict({**state, "earlier": [tuple(each) for each in state["earlier"]]}) == position
+    assert position.done == (Done(8, 4, 8), Done(5, 1, 3), Done(40, 2, 8))
+    assert dataclasses.replace(position, rows=0).done == position.earlier
+
+
+GOOD = Position(3, 1, 40, 2, 8, "abc", (Done(8, 4, 8),)).to_dict()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        "x",
+        {},
+        {**GOOD, "more": 1},
+        {key: value for key, value in GOOD.items() if key != "seed"},
+        *({**GOOD, name: -1} for name in ("seed", "epoch", "rows", "world_size", "block_rows")),
+        *({**GOOD, name: "1"} for name in ("seed", "epoch", "rows", "world_size", "block_rows")),
+        *({**GOOD, name: 1.0} for name in ("epoch", "rows")),
+        {**GOOD, "rows": True},
+        {**GOOD, "world_size": 0},
+        {**GOOD, "block_rows": 0},
+        {**GOOD, "plan_hash": 7},
+        {**GOOD, "earlier": 7},
+        {**GOOD, "earlier": "abc"},
+        {**GOOD, "earlier": [7]},
+        {**GOOD, "earlier": [[1, 2]]},
+        {**GOOD, "earlier": [[1, 2, 3, 4]]},
+        {**GOOD, "earlier": [[1, 0, 3]]},
+        {**GOOD, "earlier": [[1, 2, 0]]},
+        {**GOOD, "earlier": [[-1, 2, 3]]},
+        {**GOOD, "earlier": [["1", 2, 3]]},
+        {**GOOD, "earlier": {"0": [1, 2, 3]}},
+    ],
+)
+def test_what_is_no_position_is_refused(state):
+    with pytest.raises(PositionError, match="Position: "):
+        Position.from_dict(state)
+
+
+def test_a_position_of_something_else_is_refused():
+    plan = plan_of(50, 8, Shuffle("rows", 1))
+    _, position = consume(plan, Stretch(0, (), 2), 16)
+    assert resume(plan, position, 2).cut(plan).num_rows == 18
+    for other in (
+        plan_of(51, 8, Shuffle("rows", 1)),
+        plan_of(50, 8, Shuffle("rows", 2)),
+        plan_of(50, 8),
+        plan_of(50, 8, Shuffle("rows", 1), Tail("drop", 8)),
+        dataclasses.replace(plan, selection=np.arange(50)),
+    ):
+        with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
+            resume(other, position, 2)
+    with pytest.raises(PositionError, match="more rows done than the 50"):
+        resume(plan, dataclasses.replace(position, rows=26), 2)
+    assert resume(plan, dataclasses.replace(position, rows=25), 2).cut(plan).num_blocks == 0
+
+
+def test_the_hash_is_of_what_decides_the_order(tmp_path):
+    def write(folder, chunk):
+        (tmp_path / folder).mkdir()
+        path = str(tmp_path / folder / "a.h5")
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.zeros((64, 64)), chunks=(chunk, 64))
+            file["y"] = np.arange(64)
+        return path
+
+    first, moved, repacked = write("a", 8), write("b", 8), write("c", 16)
+
+    def hash_of(path, window=16, **options):
+        return plan_hash(plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1])
+
+    expected = hash_of(first)
+    assert hash_of(moved) == expected
+    assert hash_of(first, block_rows=3) == expected
+    assert hash_of(first, np.int64(16)) == expected
+    # Another storage layout, and other columns, are other groups and so another order.
+    assert hash_of(repacked) != expected
+    assert hash_of(first, columns=["y"]) != expected
+    assert hash_of(first, predicate=pc.field("y") >= 0) != expected
+    chosen = [hash_of(first, predicate=pc.field("y") < bound) for bound in (10, 10, 20)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+@given(st.integers(0, 60), st.integers(1, 25), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
+    block_rows *= 4
+    for rule in ("drop", "pad"):
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 3), Tail(rule, tail_rows))
+        stretch = Stretch(epoch, (), world_size)
+        cut = stretch.cut(plan)
+        positions = np.concatenate([np.empty(0, int), *(stretch.positions(plan, i) for i in range(cut.num_blocks))])
+        assert positions.tolist() == list(range(plan.num_positions))
+        assert plan.num_positions % tail_rows == 0
+        assert abs(plan.num_positions - num_rows) < tail_rows
+        ids = plan.at(positions, epoch)
+        assert len(set(ids.tolist())) == min(num_rows, plan.num_positions)
+        if rule == "pad" and num_rows:
+            assert plan.num_positions >= num_rows
+            assert ids[num_rows:].tolist() == np.resize(ids[:num_rows], plan.num_positions)[num_rows:].tolist()
+        elif rule == "drop":
+            assert plan.num_positions <= num_rows
+        if tail_rows % world_size == 0:
+            assert cut.unshared_rows == 0
+
+
+def test_drop_leaves_out_other_rows_in_each_epoch():
+    plan = plan_of(50, 8, Shuffle("rows", 3), Tail("drop", 16))
+    left_out = [frozenset(range(50)) - frozenset(plan.at(np.arange(48), epoch).tolist()) for epoch in range(5)]
+    assert len(set(left_out)) > 1
+
+
+@pytest.mark.parametrize("arguments", [("keep", 4), ("drop", 0), ("drop", -1), ("pad", 2.0), ("pad", "4"), ("pad", True)])
+def test_what_is_no_tail_is_refused(arguments):
+    with pytest.raises(OptionError, match="expected 'drop' or 'pad', and 1 row or more"):
+        Tail(*arguments)
+
+
+def test_rows_that_are_done_are_not_read(five_files):
+    """A file, all of whose rows are done, may be gone."""
+    plan = plan_files(five_files, columns=["label"], block_rows=2)[1]
+    position = Position(0, 0, 4, 1, 2, plan_hash(plan))
+    with open(five_files[0], "w"):
+        pass
+    stretch = resume(plan, position, 1)
+    found = [read_block(plan, stretch, i).rows for i in range(stretch.cut(plan).num_blocks)]
+    assert np.concatenate([rows.row_ids for rows in found]).tolist() == list(range(4, 13))
+    with pytest.raises(RayH5Error):
+        read_block(plan, Stretch(), 0)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
+def test_a_limit_takes_the_first_rows_of_a_block(num_rows, block_rows, block, limit):
+    plan = plan_of(num_rows, block_rows)
+    stretch = Stretch(0, (Done(1, 1, 4),))
+    if block < stretch.cut(plan).num_blocks:
+        assert stretch.positions(plan, block, limit).tolist() == stretch.positions(plan, block)[:limit].tolist()

@@ -1,0 +1,228 @@
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import ray
+import ray.data
+from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
+from ray.data.preprocessors import Chain
+
+import ray_h5
+from ray_h5.errors import (
+    ConstantColumnError,
+    CorruptFileError,
+    NonFiniteError,
+    NotFittedError,
+    OptionError,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
+from ray_h5.transforms import GaussianNoise, SpecAugment, row_keys
+from ray_h5.transforms.files import load_scalers
+
+from .conftest import concatenated
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+def read(paths, **options):
+    return ray_h5.read_h5(paths, block_rows=8, **options)
+
+
+def rows_of(ds, name):
+    return np.concatenate([batch[name] for batch in ds.iter_batches(batch_size=None)])
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 2)])
+def test_fit_is_numpys_over_all_blocks(signals, axis):
+    wide = concatenated(signals, "wide").astype("f8")
+    scaler = Standardize(["wide", "epoch"], axis=axis if axis != (0, 2) else None).fit(read(signals)).scalers["epoch"]
+    assert np.isclose(scaler.mean, concatenated(signals, "epoch").mean())
+    standardize = Standardize(["wide"], axis=axis).fit(read(signals))
+    scaler = standardize.scalers["wide"]
+    np.testing.assert_allclose(scaler.mean, wide.mean(axis=axis, keepdims=True)[0], rtol=1e-12)
+    np.testing.assert_allclose(scaler.moments.std(), wide.std(axis=axis, keepdims=True)[0], rtol=1e-12)
+    found = rows_of(standardize.transform(read(signals)), "wide")
+    assert found.dtype == np.float32
+    expected = (wide - wide.mean(axis=axis, keepdims=True)) / (wide.std(axis=axis, keepdims=True) + 1e-8)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_integers_become_floats_and_other_columns_stay(signals):
+    standardize = Standardize(["obs/image"]).fit(read(signals))
+    ds = standardize.transform(read(signals))
+    assert rows_of(ds, "obs/image").dtype == np.float32
+    assert np.array_equal(rows_of(ds, "label"), concatenated(signals, "label"))
+
+
+def test_transform_fuses_into_the_read(signals):
+    ds = Standardize(["wide"]).fit(read(signals)).transform(read(signals, columns=["wide"])).materialize()
+    assert "ReadH5->Standardize" in ds.stats()
+
+
+def test_fit_reads_its_columns_only(signals):
+    # Where a column is damaged, a fit of another does not notice.
+    with h5py.File(signals[0], "r+") as file:
+        del file["other"]
+        file["other"] = np.full((20, 200), np.nan)
+    Standardize(["wide"]).fit(read(signals))
+    with pytest.raises(NonFiniteError, match=r"column 'other': 1600 NaN .* nan_policy='omit'"):
+        Standardize(["other"]).fit(read(signals))
+    assert Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments.count == 30 * 200
+
+
+def test_batches_at_inference_and_back(signals):
+    standardize = Standardize(["wide", "label"]).fit(read(signals))
+    batch = {"wide": concatenated(signals, "wide"), "label": concatenated(signals, "label"), "other": np.arange(50)}
+    out = standardize.transform_batch(batch)
+    assert abs(out["wide"].mean()) < 1e-6
+    back = standardize.inverse_transform_batch({"wide": out["wide"]})
+    assert list(back) == ["wide"]
+    np.testing.assert_allclose(back["wide"], batch["wide"], atol=1e-5)
+    with pytest.raises(UnknownColumnError, match="no column 'wide', 'label'"):
+        standardize.inverse_transform_batch({"other": batch["other"]})
+    with pytest.raises(UnknownColumnError, match="no column 'label'"):
+        standardize.transform_batch({"wide": batch["wide"]})
+
+
+def test_it_survives_ray_pickle_json_and_npz(signals, tmp_path):
+    standardize = Standardize(["wide"], axis=(0, 2), constant="one").fit(read(signals))
+    standardize.save(tmp_path / "s.npz")
+    batch = {"wide": concatenated(signals, "wide")}
+    for back in (
+        Preprocessor.deserialize(standardize.serialize()),
+        pickle.loads(pickle.dumps(standardize)),
+        Standardize.from_json(standardize.to_json()),
+        Standardize.load(tmp_path / "s.npz"),
+    ):
+        assert back.fit_status() == Preprocessor.FitStatus.FITTED
+        assert (back.columns, back.axis, back.constant) == (["wide"], (0, 2), "one")
+        assert np.array_equal(back.transform_batch(batch)["wide"], standardize.transform_batch(batch)["wide"])
+    scaler = load_scalers(tmp_path / "s.npz")["wide"]
+    assert np.array_equal(scaler.transform(batch["wide"]), standardize.transform_batch(batch)["wide"])
+    unfitted = Standardize.from_json(Standardize(["wide"]).to_json())
+    assert unfitted.fit_status() == Preprocessor.FitStatus.NOT_FITTED
+
+
+def test_in_a_chain(signals):
+    chain = Chain(Standardize(["wide"]), Standardize(["epoch"]))
+    found = chain.fit_transform(read(signals))
+    assert abs(rows_of(found, "wide").mean()) < 1e-6
+    assert abs(rows_of(chain.transform(read(signals)), "epoch").std() - 1) < 1e-5
+
+
+def test_a_second_fit_replaces_the_first(signals):
+    standardize = Standardize(["epoch"]).fit(read(signals[:1]))
+    with pytest.warns(UserWarning, match="already been called"):
+        standardize.fit(read(signals))
+    assert standardize.scalers["epoch"].moments.count == 50
+
+
+@pytest.mark.parametrize("row_ids", [True, False])
+def test_fit_on_a_sample_of_rows(signals, row_ids):
+    ds = read(signals, include_row_ids=row_ids)
+    counts = [
+        int(Standardize(["epoch"], sample_rows=20, seed=seed).fit(ds).scalers["epoch"].moments.count)
+        for seed in (0, 0, 1)
+    ]
+    if row_ids:
+        assert counts == [20, 20, 20]
+    else:
+        assert all(5 < count < 40 for count in counts)
+    means = [float(Standardize(["epoch"], sample_rows=20, seed=seed).fit(ds).scalers["epoch"].mean) for seed in (0, 0)]
+    assert means[0] == means[1]
+    assert Standardize(["epoch"], sample_rows=500).fit(ds).scalers["epoch"].moments.count == 50
+
+
+def test_a_sample_of_a_selection(signals):
+    from ray.data.expressions import col
+
+    ds = read(signals, include_row_ids=True).filter(expr=col("epoch") >= 30)
+    epochs = concatenated(signals, "epoch")
+    scaler = Standardize(["epoch"], sample_rows=7).fit(ds).scalers["epoch"]
+    assert scaler.moments.count == 7
+    assert scaler.mean >= epochs[epochs >= 30].min()
+
+
+def test_before_fit(signals):
+    standardize = Standardize(["wide"])
+    for call in (
+        lambda: standardize.transform(read(signals)),
+        lambda: standardize.transform_batch({}),
+        lambda: standardize.inverse_transform_batch({}),
+        lambda: standardize.scalers,
+        lambda: standardize.save("nowhere.npz"),
+    ):
+        with pytest.raises(PreprocessorNotFittedError, match="call fit") as caught:
+            call()
+        assert isinstance(caught.value, NotFittedError)
+        assert isinstance(caught.value, PreprocessorNotFittedException)
+
+
+def test_errors_of_tasks_have_their_names(signals):
+    known = read(signals)
+    unknown = known.map_batches(lambda batch: batch)  # its schema is not known before it runs
+    for ds in (known, unknown):
+        with pytest.raises(UnknownColumnError, match="no column 'nothing'"):
+            Standardize(["nothing"]).fit(ds)
+        with pytest.raises(UnsupportedColumnError, match="column 'guid'"):
+            Standardize(["guid"]).fit(ds)
+        with pytest.raises(OptionError, match="column 'wide': axis=1: expected axis 0"):
+            Standardize(["wide"], axis=1).fit(ds)
+    with pytest.raises(NotFittedError, match="no rows"):
+        Standardize(["wide"]).fit(read(signals[1:2]))
+    constant = ray.data.from_items([{"x": 5.0}] * 9)
+    with pytest.raises(ConstantColumnError, match="column 'x': standard deviation 0: all values are 5"):
+        Standardize(["x"]).fit(constant)
+    assert (rows_of(Standardize(["x"], constant="one").fit_transform(constant), "x") == 0).all()
+
+
+def test_errors_of_transform_come_before_any_task(signals):
+    standardize = Standardize(["wide"], axis=0).fit(read(signals))
+    with pytest.raises(UnknownColumnError, match="no column 'wide'"):
+        standardize.transform(read(signals, columns=["other"]))
+    turned = ray.data.from_numpy(np.zeros((4, 40, 5))).rename_columns({"data": "wide"})
+    with pytest.raises(SchemaMismatchError, match="column 'wide': shape"):
+        standardize.transform(turned)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("wide", {}, "expected a list"),
+        ([], {}, "expected a list"),
+        (["x"], {"epsilon": -1}, "epsilon"),
+        (["x"], {"nan_policy": "skip"}, "nan_policy"),
+        (["x"], {"constant": "skip"}, "constant"),
+        (["x"], {"sample_rows": 0}, "sample_rows"),
+    ],
+)
+def test_options(columns, options, words):
+    with pytest.raises(OptionError, match=words):
+        Standardize(columns, **options)
+
+
+def test_what_is_no_standardize(tmp_path):
+    for text in ("{", "[]", "{}", '{"columns": ["x"], "axis": null, "scalers": {"x": {}}}'):
+        with pytest.raises(OptionError, match="expected what Standardize"):
+            Standardize.from_json(text)
+    (tmp_path / "s.npz").write_bytes(b"x")
+    with pytest.raises(CorruptFileError):
+        Standardize.load(tmp_path / "s.npz")
+
+
+def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
+    def keyed(batch):
+        return {**batch, "row_key": row_keys(0, 1, batch["row_id"])}
+
+    ds = read(signals, columns=["wide"], include_row_ids=True).map_batches(keyed)
+    mask, noise = SpecAugment("wide", 8, 2), GaussianNoise("wide")
+    wide, keys = concatenated(signals, "wide"), row_keys(0, 1, np.arange(50))
+    expected = noise.apply_batch(mask.apply_batch(wide, keys), keys)
+    assert not np.array_equal(expected, wide)
+    for batch_size in (None, 3):
+        found = ds.map_batches(mask, batch_size=batch_size, zero_copy_batch=True).map_batches(noise)
+        assert np.array_equal(rows_of(found, "wide"), expected)

@@ -1,0 +1,242 @@
+import argparse
+import json
+import subprocess
+import sys
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+
+from ray_h5.errors import NotFoundError, NotHDF5Error
+from ray_h5.hdf5.advice import advice
+from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
+from ray_h5.inspect import add_inspect
+from ray_h5.inspect.report import inspect_files, to_dict
+from ray_h5.inspect.text import to_text
+
+GOLDEN = """\
+a.h5: ?, 6 columns
+  column   rows  dtype       row shape  chunk rows  filter pipeline     stored  real
+  epoch    2000  float32     -          1           -                   8 kB    8 kB
+  flat     2000  float64     4          contiguous  -                   64 kB   64 kB
+  name     2000  string      -          contiguous  -                   32 kB   ?
+  obs/
+    image  2000  uint8       3 x 8 x 8  1500        shuffle, deflate 4  604 B   384 kB
+    pose/
+      z    2000  complex128  -          contiguous  -                   32 kB   32 kB
+    split  2000  float32     40         64 of 20    blosc zstd 5        12 kB   320 kB
+Cannot be read:
+  one: UnsupportedColumnError: a.h5: column 'one' has a single value; a column needs a first axis of rows
+Advice:
+  epoch: 2000 chunks of 4 bytes: each costs more to find than to read. Write it contiguous, or with chunks of \
+16384 rows.
+  obs/image: a chunk holds 1500 rows, all of which are decoded for one: shuffled by rows, up to 1500 times as much is \
+decoded as is delivered. Shuffle by chunks, or write chunks of 341 rows.
+  obs/split: a row is spread over 2 chunks. Write chunks of whole rows: (rows, 40).
+read_h5 makes of it:
+  2000 rows of 436 B, in 4 blocks of 512
+  epoch: float32, flat: float64 (4,), name: string, obs/image: uint8 (3, 8, 8), obs/pose/z: complex128, \
+obs/split: float32 (40,)"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Write a file with columns of many layouts."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("epoch", data=np.arange(2000, dtype="f4"), chunks=(1,))
+        file.create_dataset("flat", data=np.zeros((2000, 4)))
+        file["name"] = np.array(["a"] * 2000, dtype=h5py.string_dtype())
+        file.create_dataset(
+            "obs/image", data=np.zeros((2000, 3, 8, 8), "u1"), chunks=(1500, 3, 8, 8), compression="gzip", shuffle=True
+        )
+        split = file.create_dataset(
+            "obs/split", (2000, 40), "f4", chunks=(64, 20), **hdf5plugin.Blosc(cname="zstd", clevel=5)
+        )
+        for corner in np.ndindex(32, 2):  # each takes 188 bytes, whichever compressor there is
+            split.id.write_direct_chunk((64 * corner[0], 20 * corner[1]), bytes(188))
+        file["obs/pose/z"] = np.zeros(2000, "c16")
+        file["one"] = 3
+    return path
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Write a file that has another column."""
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.arange(5)
+    return str(tmp_path / "b.h5")
+
+
+def command(*argv, shuffle_text=None):
+    parser = argparse.ArgumentParser()
+    add_inspect(parser.add_subparsers(), shuffle_text)
+    arguments = parser.parse_args(["inspect", *argv])
+    return arguments.run(arguments)
+
+
+def test_text(path):
+    report = inspect_files([path])
+    head, *lines = to_text(report).replace(path, "a.h5").splitlines()
+    expected_head, *expected = GOLDEN.splitlines()
+    assert head.split(": ")[0] == expected_head.split(": ")[0]
+    assert head.split(", ")[1] == expected_head.split(", ")[1]
+    assert lines == expected
+
+
+def test_json(path, capsys):
+    assert command(path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(found) == ["delivery", "files", "ok", "problem", "shuffle", "unreadable"]
+    assert sorted(found["files"][0]) == ["columns", "file_bytes", "group", "path", "refused"]
+    epoch = found["files"][0]["columns"][0]
+    assert len(epoch.pop("advice")) == 1
+    assert epoch == {
+        "name": "epoch", "kind": "number", "dtype": "float32", "rows": 2000, "row_shape": [], "storage": "chunked",
+        "chunk_shape": [1], "pipeline": [], "stored_bytes": 8000, "real_bytes": 8000, "direct": True,
+    }  # fmt: skip
+    assert found["files"][0]["refused"][0]["error"] == "UnsupportedColumnError"
+    assert found["delivery"]["block_rows"] == 512
+    assert found["delivery"]["columns"]["flat"] == "float64 (4,)"
+
+
+def test_a_group(path, capsys):
+    assert command(path, "--group", "obs") == 0
+    shown = capsys.readouterr().out
+    assert "3 columns, below obs" in shown
+    assert "\n  image " in shown
+
+
+def test_several_files(path, other, tmp_path, capsys):
+    (tmp_path / "c.h5").write_bytes(b"nothing")
+    assert command(str(tmp_path / "*.h5")) == 1
+    shown = capsys.readouterr().out
+    assert "2 files, " in shown
+    assert "1 have the columns of the first" in shown
+    assert "1 files cannot be opened:\n  " + str(tmp_path / "c.h5") + ": NotHDF5Error" in shown
+    assert "read_h5 refuses this:\n  SchemaMismatchError: 1 of 2 files" in shown
+    report = inspect_files([path, other])
+    assert (report.delivery, report.problem.error, report.ok) == (None, "SchemaMismatchError", False)
+    alike = inspect_files([other, other])
+    assert alike.ok
+    assert alike.delivery.rows == 10
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(NotFoundError, match=r"absent\.h5"):
+        command(str(tmp_path / "absent.h5"))
+    (tmp_path / "a.h5").write_bytes(b"nothing")
+    with pytest.raises(NotHDF5Error, match="no HDF5 signature"):
+        command(str(tmp_path / "a.h5"))
+
+
+def test_a_column_without_a_plugin_is_said_to_be_so(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((4,))
+        plist.set_filter(40_000, h5py.h5z.FLAG_OPTIONAL, ())
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, h5py.h5s.create_simple((8,)), plist)
+        file["y"] = np.arange(8)
+    assert command(str(tmp_path / "a.h5")) == 1
+    shown = capsys.readouterr().out
+    assert "x: CodecUnavailableError: " in shown
+    assert "Install the HDF5 plugin" in shown
+    assert "read_h5 refuses this:\n  CodecUnavailableError" in shown
+
+
+def test_names_that_a_terminal_would_obey(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["red \x1b[31m\nnext"] = np.arange(3)
+        file["日本語"] = np.arange(3)
+    assert command(str(tmp_path / "a.h5")) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert r"red \x1b[31m\nnext" in shown
+    assert "日本語" in shown
+
+
+def test_shuffle_is_asked_only_where_somebody_answers(other, capsys):
+    def answer(unit, index, block_rows):
+        return f"by {unit}: {index.num_rows} rows, {block_rows} a block"
+
+    assert command(other, "--shuffle", "chunks", shuffle_text=answer) == 0
+    assert "Shuffled:\n  by chunks: 5 rows, 1 a block" in capsys.readouterr().out
+    assert command(other, shuffle_text=answer) == 0
+    assert "Shuffled" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command(other, "--shuffle", "chunks")
+
+
+def test_the_report_is_plain(path):
+    assert json.loads(json.dumps(to_dict(inspect_files([path]))))["ok"]
+
+
+def test_the_command_imports_no_more_than_it_needs():
+    code = "import sys, ray_h5.inspect.text; print(sorted({'ray', 'torch'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# Advice ------------------------------------------------------------------------------------------
+
+GZIP = FilterPipeline((FilterStep(1, "deflate", (4,)),))
+BLOSC2 = FilterPipeline((FilterStep(32026, "blosc2"),))
+
+
+def layout(shape, chunk_shape=None, pipeline=GZIP, *, storage="chunked", direct=True, kind="number", dtype="f4"):
+    return ColumnLayout(
+        "x", kind, shape, np.dtype(dtype), storage, chunk_shape, pipeline, 0, item_bytes=4, direct=direct
+    )
+
+
+NONE = FilterPipeline()
+ADVICE = [
+    ("fine", layout((1000, 43, 300), (1, 43, 300)), 10**7, []),
+    ("contiguous", layout((10**6,), None, NONE, storage="contiguous"), 4 * 10**6, []),
+    ("few tiny chunks", layout((30,), (1,)), 60, []),
+    ("many tiny chunks", layout((3000,), (1,)), 6000, ["3000 chunks of 4 bytes"]),
+    ("large chunks, read by row", layout((10**6, 64), (4096, 64), NONE), 256 * 10**6, []),
+    ("large chunks, decoded", layout((10**6, 64), (4096, 64)), 10**6, ["a chunk holds 4096 rows"]),
+    ("all rows in one chunk", layout((4096, 64), (4096, 64)), 10**5, []),
+    ("many rows, but small", layout((10**6,), (16384,)), 10**5, []),
+    ("huge", layout((10**4, 10**5), (800, 10**5)), 10**5, ["a chunk is 305 MiB"]),
+    ("split", layout((10**4, 10**4), (10**2, 10**3)), 10**5, ["a row is spread over 10 chunks"]),
+    ("noise", layout((100, 10**4), (1, 10**4)), 4 * 10**6, ["saves nothing"]),
+    ("never written", layout((100, 10**4), (1, 10**4)), 0, ["was never written"]),
+    ("no rows", layout((0, 10), (1, 10)), 0, []),
+    ("no width", layout((5, 0), None, NONE, storage="contiguous"), 0, []),
+    ("by h5py", layout((100, 10**4), (1, 10**4), BLOSC2, direct=False), 10**5, ["it went through blosc2"]),
+    ("an odd type", layout((100, 10**4), (1, 10**4), direct=False), 10**5, ["of where it is stored, or of its type"]),
+    ("virtual", layout((100,), None, NONE, storage="virtual", direct=False), 0, ["it is virtual"]),
+    ("compact", layout((10,), None, NONE, storage="compact", direct=False), 40, []),
+    ("strings", layout((100,), None, NONE, storage="contiguous", direct=False, kind="string", dtype="O"), 1600, []),
+    ("packed strings", layout((10**5,), (10**4,), kind="string", direct=False, dtype="O"), 10**5, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "stored", "expected"), [each[1:] for each in ADVICE], ids=[a[0] for a in ADVICE])
+def test_advice(column, stored, expected):
+    found = advice(column, stored)
+    assert len(found) == len(expected), found
+    for text, part in zip(found, expected, strict=True):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (FilterStep(1, "deflate", (9,)), "deflate 9"),
+        (FilterStep(1, "deflate"), "deflate"),
+        (FilterStep(32015, "zstd", (2**32 - 5,)), "zstd -5"),
+        (FilterStep(32001, "blosc", (2, 2, 8, 400, 3, 1, 5)), "blosc zstd 3"),
+        (FilterStep(32026, "blosc2", (1, 0, 8, 400, 3, 1, 77)), "blosc2 codec 77 3"),
+        (FilterStep(32001, "blosc", (2, 2)), "blosc"),
+        (FilterStep(32008, "bitshuffle", (0, 4, 8, 0, 2)), "bitshuffle lz4"),
+        (FilterStep(32008, "bitshuffle", (0, 4, 8)), "bitshuffle"),
+        (FilterStep(2, "shuffle", (4,)), "shuffle"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_filters_say_how_hard_they_tried(step, expected):
+    assert step.described == expected

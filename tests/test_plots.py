@@ -1,0 +1,102 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ray_h5 import plots
+from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError
+
+pytest.importorskip("matplotlib")
+RNG = np.random.default_rng(0)
+
+
+def rendered(figure, tmp_path):
+    path = tmp_path / "figure.png"
+    figure.savefig(path)
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def titles(figure):
+    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+
+
+def test_a_row_has_a_panel_an_array_and_words_for_the_rest(tmp_path):
+    row = {
+        "fhr": RNG.standard_normal(480),
+        "fhr_st": RNG.standard_normal((43, 300)),
+        "obs/image": RNG.integers(0, 256, (3, 16, 16), dtype=np.uint8),
+        "stack": RNG.standard_normal((2, 20, 30)),
+        "empty": np.empty((0,)),
+        "epoch": np.float32(3),
+        "guid": "p" * 99,
+    }
+    figure = plots.plot_row(row, title="row 7")
+    assert rendered(figure, tmp_path)
+    assert titles(figure)[:2] == ["fhr  (480,) float64", "fhr_st  (43, 300) float64"]
+    assert len(titles(figure)) == 5
+    heading = figure.get_suptitle()
+    assert "row 7" in heading
+    assert "epoch = 3.0" in heading
+    assert "p" * 50 not in heading
+    assert rendered(plots.plot_row({"label": 3}), tmp_path)
+    with pytest.raises(OptionError, match="no columns"):
+        plots.plot_row({})
+
+
+@pytest.mark.parametrize("shape", [(300,), (43, 300), (1, 224, 313)])
+def test_before_and_after_share_a_scale(tmp_path, shape):
+    before = RNG.standard_normal(shape).astype("f4")
+    after = before * 2
+    figure = plots.plot_augmentation(before, after, column="fhr_st")
+    assert rendered(figure, tmp_path)
+    assert titles(figure) == ["before", "after", "after - before"]
+    if len(shape) > 1:
+        first, second, _ = (axes.images[0] for axes in figure.axes if axes.images)
+        assert first.get_clim() == second.get_clim()
+    with pytest.raises(SchemaMismatchError, match="expected the same"):
+        plots.plot_augmentation(before, after[:0])
+
+
+def test_the_spread_of_an_order_beside_an_exact_shuffle(tmp_path):
+    files = np.repeat(np.arange(8), 64)
+    figure = plots.plot_spread({"in order": files, "shuffled": RNG.permutation(files)}, 32)
+    assert rendered(figure, tmp_path)
+    assert titles(figure) == ["in order", "shuffled", "exact shuffle"]
+    curves = {line.get_label().split(",")[0]: line.get_ydata() for axes in figure.axes for line in axes.lines}
+    assert np.allclose(curves["in order"], 7 / 8)
+    assert curves["exact shuffle"].mean() < 0.3
+    counts = next(axes.images[0].get_array() for axes in figure.axes if axes.images)
+    assert counts.shape == (8, 16)
+    assert counts.sum() == 512
+
+
+def test_a_spread_over_many_files_or_names(tmp_path):
+    figure = plots.plot_spread({"x": np.repeat(np.arange(1000), 4)}, 50)
+    assert next(axes.images[0].get_array() for axes in figure.axes if axes.images).shape == (64, 80)
+    assert rendered(plots.plot_spread({"x": np.array(["a", "b"] * 50)}, 10, what="label"), tmp_path)
+    for orders, batch_size in (({}, 3), ({"x": [1, 2]}, 3), ({"x": [1, 2]}, 0)):
+        with pytest.raises(OptionError, match="expected at least a batch"):
+            plots.plot_spread(orders, batch_size)
+
+
+def test_epochs(tmp_path):
+    figure = plots.plot_epochs({"ours": [9000, 11000], "plain": [800, 820]}, {"ours": [0.01, 0.02]})
+    assert rendered(figure, tmp_path)
+    assert [len(axes.lines) for axes in figure.axes] == [2, 1]
+    with pytest.raises(OptionError, match="0 to 1"):
+        plots.plot_epochs({}, {"ours": [3.0]})
+
+
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'ray_h5\[plots\]'"):
+        plots.plot_row({"x": np.arange(3)})
+
+
+def test_importing_plots_and_transforms_imports_no_engine():
+    code = (
+        "import sys, ray_h5.plots, ray_h5.transforms\n"
+        "assert not {'matplotlib', 'torch', 'ray', 'h5py', 'pyarrow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,259 @@
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, random_split
+
+from ray_h5.errors import NotFoundError, OptionError, PredicateError, RowIndexError, UnknownColumnError
+from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader
+
+from .conftest import ids_of, write_signals
+
+ALL = list(range(60))
+
+
+def chosen(files, **criteria):
+    return ids_of(next(iter(DataLoader(CombinedHDF5Dataset(files, **criteria), batch_size=100))))
+
+
+def test_a_sample_is_a_dict_that_answers_attributes(files):
+    sample = CombinedHDF5Dataset(files)[21]
+    assert sorted(sample) == ["bg_label", "cs_label", "epoch", "fhr", "fhr_st", "guid", "target", "weight"]
+    assert sample.fhr_st is sample["fhr_st"]
+    assert (sample.guid, sample.cs_label, sample.bg_label) == ("patient_005", True, True)
+    assert type(sample.cs_label) is type(sample.bg_label) is bool
+    for name in ("epoch", "fhr", "fhr_st", "target", "weight"):
+        assert sample[name].dtype == torch.float32
+    assert sample.fhr_st.shape == (3, 12)
+    assert sample.epoch == 21
+    with pytest.raises(AttributeError, match="no 'nonsense'; it has"):
+        _ = sample.nonsense
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_everything_but_text_and_labels_has_the_dtype(files, dtype):
+    dataset = CombinedHDF5Dataset(files, dtype=dtype)
+    batch = next(iter(DataLoader(dataset, batch_size=7)))
+    assert {batch[name].dtype for name in ("epoch", "fhr", "fhr_st", "target", "weight")} == {dtype}
+    assert batch.cs_label.dtype == torch.bool
+    assert batch.guid == ["patient_000"] * 4 + ["patient_001"] * 3
+    assert dataset[6].fhr[0] == 6
+
+
+def test_batches_are_what_stacking_the_samples_gives(files):
+    dataset = CombinedHDF5Dataset(files, cache_size=0)
+    batch = next(iter(DataLoader(dataset, batch_size=9)))
+    for name, values in torch.utils.data.default_collate([dataset[i] for i in range(9)]).items():
+        assert values == batch[name] if name == "guid" else torch.equal(values, batch[name])
+    assert torch.equal(batch.cs_label, torch.tensor([i % 3 == 0 for i in range(9)]))
+
+
+@pytest.mark.parametrize(
+    ("criteria", "passes"),
+    [
+        ({}, lambda i: i >= 0),
+        ({"cs_label": True}, lambda i: i % 3 == 0),
+        ({"cs_label": False, "bg_label": False}, lambda i: i % 3 and i % 7),
+        ({"epoch_min": 10.0}, lambda i: i % 30 >= 10),
+        ({"epoch_min": 10.0, "epoch_max": 12}, lambda i: 10 <= i % 30 <= 12),
+        ({"allowed_guids": ["patient_001", "patient_007", "nobody"]}, lambda i: i // 4 in (1, 7)),
+        ({"label": 4}, lambda i: i % 5 == 0 and i % 10),
+        ({"label": 4, "cs_label": True}, lambda i: i % 5 == 0 and i % 10 and i % 3 == 0),
+    ],
+)
+def test_criteria(files, criteria, passes):
+    assert chosen(files, **criteria) == [i for i in ALL if passes(i)]
+
+
+def test_the_class_filter_takes_one_hot_targets(tmp_path):
+    path = write_signals(tmp_path / "one_hot.h5", 0, 40, one_hot=True)
+    assert chosen(path, label=4) == [5, 15, 25, 35]
+
+
+def test_without_weights_every_time_step_counts(tmp_path):
+    path = write_signals(tmp_path / "f.h5", 0, 40)
+    with h5py.File(path, "a") as file:
+        del file["weight"]
+    assert chosen(path, label=4) == list(range(0, 40, 5))
+
+
+@pytest.mark.parametrize(
+    ("criteria", "emptied"),
+    [
+        ({"cs_label": True, "epoch_min": 99.0}, r"epoch_min=99\.0 left none of the 20 rows"),
+        ({"label": 3}, "label=3 left none of the 60 rows"),
+        ({"allowed_guids": ["nobody"]}, r"allowed_guids \(1 of them\) left none"),
+        ({"epoch_min": 3, "epoch_max": 2}, "epoch_min=3 is above epoch_max=2"),
+    ],
+)
+def test_no_match_says_which_criterion_emptied_it(files, criteria, emptied):
+    with pytest.raises(ValueError, match=emptied):
+        CombinedHDF5Dataset(files, **criteria)
+
+
+def test_bad_input(files):
+    with pytest.raises(NotFoundError, match=r"missing\.h5"):
+        CombinedHDF5Dataset([*files, "missing.h5"])
+    with pytest.raises(UnknownColumnError, match="Did you mean 'fhr_st'"):
+        CombinedHDF5Dataset(files, load_fields=["fhr_sd"])
+    with pytest.raises(OptionError, match="float16"):
+        CombinedHDF5Dataset(files, dtype=torch.int64)
+    with pytest.raises(OptionError, match="cache_size=-1"):
+        CombinedHDF5Dataset(files, cache_size=-1)
+    with pytest.raises(OptionError, match="expected a list"):
+        CombinedHDF5Dataset(files, allowed_guids="patient_001")
+    with pytest.raises(OptionError, match="H5Dataset takes a predicate"):
+        CombinedHDF5Dataset(files, predicate="nonsense")
+    dataset = CombinedHDF5Dataset(files)
+    for index in (60, -61):
+        with pytest.raises(IndexError, match="0 to 59"):
+            dataset[index]
+    with pytest.raises(RowIndexError):
+        dataset.__getitems__([1, 60])
+    assert dataset[-1].epoch == 29
+    dataset.close()
+    with pytest.raises(OptionError, match="closed"):
+        dataset[0]
+
+
+def test_the_cache_is_least_recently_used_first_out(files):
+    dataset = CombinedHDF5Dataset(files, cache_size=3)
+    for index in (0, 1, 2, 0, 3):
+        dataset[index]
+    assert len(dataset._cache) == 3
+    assert [i in dataset._cache for i in (0, 1, 2, 3)] == [True, False, True, True]
+    stats = dataset.get_stats()
+    assert stats["total_samples"] == 60
+    assert stats["cache_size"] == 3
+    assert stats["access_count"] == 5
+    assert stats["dtype"] == torch.float32
+    assert (stats["cache_hits"], stats["cache_misses"], stats["cache_hit_rate"]) == (1, 4, 0.2)
+    dataset.clear_cache()
+    assert len(dataset._cache) == 0
+    assert dataset.get_stats()["cache_hit_rate"] == 0
+
+
+def test_cached_samples_are_the_same_and_nobody_can_change_them(files):
+    dataset, plain = CombinedHDF5Dataset(files, cache_size=40), CombinedHDF5Dataset(files, cache_size=0)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        indices = rng.integers(0, 60, 16).tolist()
+        found, expected = dataset.__getitems__(indices).whole, plain.__getitems__(indices).whole
+        assert found.guid == expected.guid
+        assert all(torch.equal(found[n], expected[n]) for n in found if n != "guid")
+        found.fhr_st.zero_()
+    assert dataset.get_stats()["cache_hit_rate"] > 0.3
+
+
+def test_the_cache_has_a_byte_bound(files):
+    row = CombinedHDF5Dataset(files, ["fhr_st"]).row_bytes
+    dataset = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=5 * row + 1)
+    dataset.__getitems__(list(range(30)))
+    assert len(dataset._cache) == 5
+    assert dataset.get_stats()["cache_bytes"] == 5 * row
+    off = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=0)
+    _ = off[0]
+    assert len(off._cache) == 0
+
+
+def test_it_can_be_pickled_and_split(files):
+    dataset = CombinedHDF5Dataset(files, cs_label=True)
+    _ = dataset[0]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert len(again) == 20
+    assert len(again._cache) == 0
+    assert again[3].epoch == dataset[3].epoch
+    part = Subset(again, [5, 2])
+    assert ids_of(next(iter(DataLoader(part, batch_size=2)))) == [15, 6]
+    parts = random_split(dataset, [12, 8], torch.Generator().manual_seed(0))
+    seen = [i for each in parts for batch in DataLoader(each, batch_size=5) for i in ids_of(batch)]
+    assert sorted(seen) == ALL[::3]
+
+
+def test_a_users_collate_and_transform_get_samples(files):
+    dataset = CombinedHDF5Dataset(files, ["fhr_st", "guid"])
+    loader = DataLoader(dataset, batch_size=4, collate_fn=lambda batch: [(s.guid, s["fhr_st"].sum()) for s in batch])
+    assert next(iter(loader))[3] == ("patient_000", 3 * 36)
+    doubled = CombinedHDF5Dataset(files, ["fhr_st"], transform=lambda sample: sample.fhr_st * 2)
+    assert next(iter(DataLoader(doubled, batch_size=4)))[3, 0, 0] == 6
+
+
+def test_kept_columns_change_nothing_but_the_reads(files, tmp_path):
+    with_kept, without = (
+        CombinedHDF5Dataset(files, cache_size=0),
+        CombinedHDF5Dataset(files, cache_size=0, kept_bytes=0),
+    )
+    for _ in range(2):
+        for i in range(0, 60, 6):
+            a, b = with_kept.__getitems__([59 - i, i]).whole, without.__getitems__([59 - i, i]).whole
+            assert a.guid == b.guid
+            assert all(torch.equal(a[n], b[n]) for n in a if n != "guid")
+    path = write_signals(tmp_path / "f.h5", 0, 8)
+    dataset = CombinedHDF5Dataset(path, ["epoch"], cache_size=0)
+    assert dataset[3].epoch == 3
+    with h5py.File(path, "a") as file:
+        file["epoch"][3] = 7
+    with pytest.raises(RuntimeError, match="changed"):
+        dataset[3]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_the_optimized_loader(files, workers):
+    loader = create_optimized_dataloader(hdf5_files=files, batch_size=8, num_workers=workers, rank=0, world_size=1)
+    assert isinstance(loader, DataLoader)
+    assert len(loader) == 8
+    epochs = []
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        batches = list(loader)
+        assert [len(each["guid"]) for each in batches] == [8] * 7 + [4]
+        epochs.append([i for batch in batches for i in ids_of(batch)])
+        assert sorted(epochs[-1]) == ALL
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    loader.sampler.set_epoch(1)
+    assert [i for batch in loader for i in ids_of(batch)] == epochs[1]
+
+
+def test_options_of_the_loader_and_of_the_dataset_find_their_place(files):
+    loader = create_optimized_dataloader(
+        files, 8, 2, 0, 1, cs_label=True, label=4, cache_size=10, drop_last=True, prefetch_factor=3, shuffle=False,
+        persistent_workers=True, timeout=30, collate_fn=lambda samples: [each.epoch.item() for each in samples],
+    )  # fmt: skip
+    assert list(loader) == []  # two samples are left
+    loader = create_optimized_dataloader(files, 8, 2, 0, 1, shuffle=False, cache_size=10, drop_last=True)
+    assert [i for batch in loader for i in ids_of(batch)] == ALL[:56]
+    with pytest.raises(TypeError, match="nonsense"):
+        create_optimized_dataloader(files, 8, 2, 0, 1, nonsense=1)
+    with pytest.raises(OptionError, match="rank=2"):
+        create_optimized_dataloader(files, 8, 2, 2, 2)
+    with pytest.raises(OptionError, match="batch_size=0"):
+        create_optimized_dataloader(files, 0)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_all_ranks_get_equally_many_batches(files, drop_last):
+    seen, counts = [], set()
+    for rank in range(4):
+        loader = create_optimized_dataloader(files, 4, 1, rank, 4, drop_last=drop_last, label=4)
+        loader.sampler.set_epoch(2)
+        batches = [ids_of(batch) for batch in loader]
+        counts.add(tuple(map(len, batches)))
+        seen += [i for batch in batches for i in batch]
+    expected = {i for i in ALL if i % 5 == 0 and i % 10}
+    assert len(counts) == 1
+    assert set(seen) <= expected if drop_last else set(seen) == expected
+
+
+def test_a_damaged_file_fails_loudly_in_a_thread(tmp_path):
+    path = write_signals(tmp_path / "f.h5", 0, 30)
+    loader = create_optimized_dataloader(path, 4, 1, load_fields=["fhr_st"])
+    with open(path, "r+b") as file:
+        file.truncate(5000)
+    with pytest.raises((RuntimeError, OSError), match=r"f\.h5"):
+        list(loader)
+
+
+def test_predicate_error_is_a_value_error():
+    assert issubclass(PredicateError, ValueError)

@@ -1,0 +1,153 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, any_equal, between, kfold, loader, where
+
+from .conftest import ids_of
+
+
+def test_a_sample_has_the_dtypes_of_the_files(files):
+    dataset = H5Dataset(files)
+    sample = dataset[9]
+    assert {name: getattr(value, "dtype", type(value)) for name, value in sample.items()} == {
+        "bg_label": torch.uint8,
+        "cs_label": torch.uint8,
+        "epoch": torch.float32,
+        "fhr": torch.float64,
+        "fhr_st": torch.float32,
+        "guid": str,
+        "target": torch.float32,
+        "weight": torch.float32,
+    }
+    assert H5Dataset(files, ["fhr"], dtypes={"fhr": "float16"})[9].fhr.dtype == torch.float16
+    assert "60 samples of 4 files" in repr(dataset)
+
+
+def test_columns_and_predicate(files):
+    dataset = H5Dataset(files, ["guid", "fhr_st"], where(cs_label=True, epoch=between(3, 9)))
+    assert dataset.columns == ["guid", "fhr_st"]
+    assert [int(dataset[i].fhr_st[0, 0]) for i in range(len(dataset))] == [3, 6, 9, 33, 36, 39]
+    assert dataset.row_ids([5, 0, -1]).tolist() == [39, 3, 39]
+    some = H5Dataset(files, ["fhr_st"], where(target=any_equal(4, valid="weight")) | where(guid="patient_000"))
+    assert some.selection.tolist() == [0, 1, 2, 3, 5, 15, 25, 35, 45, 55]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"predicate": where(epoch=99)}, PredicateError, "no sample matches: none of 60 rows passes"),
+        ({"predicate": where(epok=9)}, UnknownColumnError, "Did you mean 'epoch'"),
+        ({"predicate": where(fhr=9)}, PredicateError, "holds an array of shape"),
+        ({"predicate": "epoch > 3"}, OptionError, "expected an expression"),
+        ({"columns": "fhr"}, OptionError, r"write columns=\['fhr'\]"),
+        ({"columns": ["fhr_sd"]}, UnknownColumnError, "Did you mean"),
+        ({"kept_bytes": -1}, OptionError, "kept_bytes=-1"),
+        ({"cache_size": 1.5}, OptionError, "cache_size=1.5"),
+    ],
+)
+def test_bad_input(files, options, error, said):
+    with pytest.raises(error, match=said):
+        H5Dataset(files, **options)
+
+
+def test_pickling_keeps_the_selection_and_no_handle(files):
+    dataset = H5Dataset(files, ["fhr_st"], where(cs_label=True), cache_size=4)
+    _ = dataset[3]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again._source._readers == {}
+    assert ids_of(next(iter(DataLoader(again, batch_size=20)))) == list(range(0, 60, 3))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_loader_delivers_the_order_of_an_epoch(files, threads, drop_last):
+    batches = loader(files, 7, columns=["fhr_st", "guid"], threads=threads, drop_last=drop_last, seed=3)
+    dataset = batches.dataset
+    assert len(batches) == (8 if drop_last else 9)
+    for epoch in (0, 1, 1):
+        batches.set_epoch(epoch)
+        sampler = OrderSampler(dataset, seed=3)
+        sampler.set_epoch(epoch)
+        found = [ids_of(batch) for batch in batches]
+        assert sum(map(len, found)) == (56 if drop_last else 60)
+        assert [i for batch in found for i in batch] == list(sampler)[: 56 if drop_last else 60]
+
+
+def test_the_loader_resumes_from_every_batch(files):
+    def make():
+        return loader(files, 7, columns=["fhr_st"], threads=2)
+
+    whole = [ids_of(batch) for batch in make()]
+    for done in range(1, 9):
+        running = iter(batches := make())
+        head = [ids_of(next(running)) for _ in range(done)]
+        state = batches.state_dict()
+        running.close()
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert head + [ids_of(batch) for batch in resumed] == whole
+
+
+def test_the_loader_takes_transforms_collate_and_other_samplers(files):
+    doubled = loader(files, 6, columns=["fhr_st"], shuffle=False, transform=lambda sample: sample.fhr_st[0, 0] * 2)
+    assert next(iter(doubled)).tolist() == [0, 2, 4, 6, 8, 10]
+    listed = loader(
+        files, 6, columns=["guid"], shuffle=False, collate_fn=lambda samples: [s.guid[-3:] for s in samples]
+    )
+    assert next(iter(listed)) == ["patient_000"] * 4 + ["patient_001"] * 2
+    dataset = H5Dataset(files, ["fhr_st"])
+    own = H5DataLoader(dataset, 4, [5, 3, 8, 59, 0], threads=1)
+    assert [ids_of(batch) for batch in own] == [[5, 3, 8, 59], [0]]
+    with pytest.raises(OptionError, match="list has no state"):
+        own.state_dict()
+    assert loader(dataset, 4).dataset is dataset
+    with pytest.raises(OptionError, match="made already"):
+        loader(dataset, 4, columns=["fhr"])
+
+
+def test_ending_an_epoch_early_leaves_no_thread(files):
+    import threading
+
+    before = threading.active_count()
+    for _ in range(3):
+        for _batch in loader(files, 4, columns=["fhr_st"], threads=2):
+            break
+    assert threading.active_count() == before
+
+
+def test_an_error_in_a_thread_reaches_the_loop(files):
+    def fail(_sample):
+        raise ZeroDivisionError("in the transform")
+
+    with pytest.raises(ZeroDivisionError, match="in the transform"):
+        list(loader(files, 4, columns=["fhr_st"], transform=fail))
+
+
+def test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once(files, monkeypatch):
+    from ray_h5.hdf5.reader import RowReader
+
+    calls = []
+    plain = RowReader.read_into
+    monkeypatch.setattr(RowReader, "read_into", lambda self, *args: calls.append(self.path) or plain(self, *args))
+    dataset = H5Dataset(files, ["fhr_st", "target", "weight"], kept_bytes=0)
+    dataset.__getitems__([50, 1, 30, 2, 51, 1])
+    assert sorted(calls) == sorted([files[0], files[2], files[3]])
+
+
+def test_folds_are_those_of_planning_and_never_part_a_patient(files):
+    folds = kfold(files, 3, seed=1)
+    assert len(folds) == 3
+    seen = []
+    for train, valid in folds:
+        inside, outside = (H5Dataset(files, ["guid"], each) for each in (train, valid))
+        assert not {s.guid for s in map(inside.__getitem__, range(len(inside)))} & {
+            s.guid for s in map(outside.__getitem__, range(len(outside)))
+        }
+        assert len(inside) + len(outside) == 60
+        seen += outside.row_ids(np.arange(len(outside))).tolist()
+    assert sorted(seen) == list(range(60))

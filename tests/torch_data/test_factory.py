@@ -1,0 +1,180 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from ray_h5.errors import OptionError
+from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, machine
+from ray_h5.torch_data import factory as home
+from ray_h5.torch_data.factory import Machine
+from ray_h5.torch_data.wrappers import worker_init_fn
+
+config = OptimalDataLoaderFactory.get_optimal_config
+DATA = TensorDataset(torch.arange(103.0), torch.arange(103))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "samples", "works", "workers"),
+    [
+        (1, 5000, False, 0),
+        (2, 5000, False, 1),
+        (2, 20_000, False, 4),
+        (8, 5000, False, 7),
+        (8, 500, False, 4),
+        (8, 5000, True, 3),
+        (8, 20_000, False, 10),
+        (32, 5000, False, 16),
+        (32, 20_000, True, 15),
+        (32, 20_000, False, 16),
+    ],
+)
+def test_workers_follow_the_machine_and_the_samples(cpus, samples, works, workers):
+    found = config(samples, has_augmentation=works, machine=Machine(cpus, False))
+    assert found["num_workers"] == workers
+    assert found == config(samples, has_standardization=works, machine=Machine(cpus, False))
+    if workers:
+        assert found["persistent_workers"] is True
+        assert found["prefetch_factor"] == (4 if works else 6)
+    else:
+        assert found.keys() == {"num_workers", "pin_memory", "drop_last"}
+    DataLoader(DATA, **{**found, "num_workers": min(workers, 2)})
+
+
+def test_pinning_needs_a_gpu():
+    assert config(10, machine=Machine(4, True))["pin_memory"] is True
+    assert config(10, machine=Machine(4, False))["pin_memory"] is False
+    with pytest.raises(OptionError, match="dataset_size=-1"):
+        config(-1)
+
+
+def test_it_logs_what_it_chose_and_why(caplog):
+    with caplog.at_level(logging.INFO, "ray_h5.torch_data.factory"):
+        config(50, machine=Machine(8, False))
+    assert "4 workers for 50 samples, each only read" in caplog.text or "4 workers for 50 samples" in caplog.text
+
+
+@pytest.fixture
+def one_cpu(monkeypatch):
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls(1, False)))
+
+
+@pytest.mark.usefixtures("one_cpu")
+class TestLoaders:
+    def test_training(self):
+        loader = OptimalDataLoaderFactory.create_training_loader(
+            DATA, batch_size=10, has_augmentation=True, has_standardization=True
+        )
+        assert loader.worker_init_fn is worker_init_fn
+        batches = [x for x, _ in loader]
+        assert [len(x) for x in batches] == [10] * 10
+        assert torch.cat(batches).tolist() != sorted(torch.cat(batches).tolist())
+
+    def test_validation_leaves_nothing_out(self):
+        loader = OptimalDataLoaderFactory.create_validation_loader(DATA, 10, has_standardization=True)
+        assert torch.cat([x for x, _ in loader]).tolist() == list(range(103))
+
+    def test_the_users_options_come_first(self):
+        sampler = torch.utils.data.SequentialSampler(DATA)
+        loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, sampler=sampler, drop_last=False)
+        assert loader.sampler is sampler
+        assert len(list(loader)) == 11
+        batched = torch.utils.data.BatchSampler(sampler, 4, False)
+        assert len(OptimalDataLoaderFactory.create_training_loader(DATA, 10, batch_sampler=batched)) == 26
+        with pytest.raises(TypeError, match="nonsense"):
+            OptimalDataLoaderFactory.create_training_loader(DATA, 10, nonsense=1)
+
+    def test_a_dataset_smaller_than_a_batch_gives_one(self):
+        small = TensorDataset(torch.arange(3), torch.arange(3))
+        assert len(list(OptimalDataLoaderFactory.create_training_loader(small, 10))) == 1
+
+    def test_tuning_measures(self, caplog):
+        with caplog.at_level(logging.INFO, "ray_h5.torch_data.factory"):
+            loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, tune=True, num_workers=1)
+        assert "batches a second by number of workers: 0: " in caplog.text
+        assert loader.num_workers == 0  # reading 103 numbers is not worth a process
+
+
+def test_without_shared_memory_there_are_no_workers(monkeypatch):
+    monkeypatch.setattr(home, "free_shared_memory", lambda: 1 << 20)
+    with pytest.warns(RuntimeWarning, match="shared memory has 1 MiB free"):
+        loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, num_workers=2, prefetch_factor=3)
+    assert loader.num_workers == 0
+
+
+class Local(TensorDataset):
+    def __init__(self):
+        super().__init__(torch.arange(8))
+        self.unpicklable = lambda x: x
+
+
+def test_what_cannot_be_pickled_gets_no_spawned_workers():
+    with pytest.warns(RuntimeWarning, match="the dataset cannot be pickled, as spawn needs it"):
+        loader = OptimalDataLoaderFactory.create_validation_loader(
+            Local(), 4, num_workers=2, multiprocessing_context="spawn"
+        )
+    assert loader.num_workers == 0
+    assert len(list(loader)) == 2
+    forked = OptimalDataLoaderFactory.create_validation_loader(
+        Local(), 4, num_workers=1, multiprocessing_context="fork"
+    )
+    assert forked.num_workers == 1
+
+
+def test_container_limits_count(tmp_path):
+    assert machine.usable_cpus(tmp_path) >= 1
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert machine._quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert machine._quota(tmp_path) is None
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert machine._quota(tmp_path) == 0.5
+    assert machine.usable_cpus(tmp_path) == 1
+    assert machine.free_shared_memory(str(tmp_path / "nowhere")) is None
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        import time
+
+        time.sleep(0.01)
+        return torch.zeros(3), index
+
+
+def test_the_monitor_measures_the_wait_for_a_batch():
+    """A sketch of this timed what happens after a batch has come, which is nothing."""
+    monitor = DataLoaderPerformanceMonitor()
+    found = monitor.time_batch_loading(DataLoader(Slow(), batch_size=4), num_batches=3)
+    assert found["batches"] == 3
+    assert found["mean_batch_time"] >= 0.04
+    assert found["total_time"] == pytest.approx(3 * found["mean_batch_time"])
+    assert found["std_batch_time"] == pytest.approx(np.std(monitor.metrics["batch_loading_times"]))
+    assert len(monitor.metrics["memory_usage"]) == 3
+    assert found["memory_mb"] > 10
+    assert torch.cuda.is_available() or monitor.metrics["gpu_utilization"] == []
+
+
+def test_the_monitor_compares_configurations():
+    monitor = DataLoaderPerformanceMonitor()
+    configurations = [{"num_workers": 0}, {"num_workers": 1, "prefetch_factor": 3}]
+    found = monitor.benchmark_configurations(DATA, 10, configurations, num_batches=3)
+    assert list(found) == ["config_1", "config_2"]
+    assert found["config_2"]["prefetch_factor"] == 3
+    assert all({"mean_batch_time", "std_batch_time", "total_time"} <= each.keys() for each in found.values())
+    assert home is not None
+
+
+def test_the_monitor_of_nothing():
+    monitor = DataLoaderPerformanceMonitor()
+    with pytest.raises(OptionError, match="no batch"):
+        monitor.time_batch_loading([])
+    with pytest.raises(OptionError, match="num_batches=0"):
+        monitor.time_batch_loading([1], 0)
+    assert monitor.time_batch_loading([1, 2], 10)["batches"] == 2

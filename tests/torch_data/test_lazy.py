@@ -1,0 +1,161 @@
+import pickle
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ray_h5.errors import (
+    NotFoundError,
+    OptionError,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.torch_data import H5LazyDataset, h5_worker_init_fn
+
+
+def test_pairs_are_tensors_with_the_dtypes_of_the_file(pairs):
+    dataset = H5LazyDataset(pairs, "images", "labels")
+    assert len(dataset) == 50
+    x, y = dataset[7]
+    assert (x.dtype, x.shape, y.dtype, y.shape) == (torch.float32, (2, 5), torch.int64, ())
+    assert (x[0, 0], y) == (7, 3)
+    assert dataset[-1][1] == 1
+    assert H5LazyDataset(pairs, "nested/scores")[3] == 3.0
+
+
+def test_dtypes_are_cast(pairs):
+    dataset = H5LazyDataset(pairs, "images", "labels", np.float16, np.float64)
+    assert [each.dtype for each in dataset[7]] == [torch.float16, torch.float64]
+    same = H5LazyDataset(pairs, "labels", "labels", "int8", "float32")
+    assert [each.dtype for each in same[7]] == [torch.int8, torch.float32]
+    assert [each.tolist() for each in next(iter(DataLoader(same, batch_size=5)))] == [[0, 1, 2, 3, 0]] * 2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loader_gets_all_of_it(pairs, shuffle):
+    dataset = H5LazyDataset(path=pairs, x_key="images", y_key="labels", x_dtype=np.float32, y_dtype=np.int64)
+    loader = DataLoader(dataset, batch_size=16, shuffle=shuffle, num_workers=0, worker_init_fn=h5_worker_init_fn)
+    seen = []
+    for inputs, targets in loader:
+        assert torch.equal(inputs[:, 0, 0].long() % 4, targets)
+        seen += inputs[:, 1, 4].int().tolist()
+    assert sorted(seen) == list(range(50))
+
+
+def test_inputs_alone(pairs):
+    dataset = H5LazyDataset(pairs, "images", None, x_dtype=np.float32)
+    assert isinstance(dataset[0], torch.Tensor)
+    batches = list(DataLoader(dataset, batch_size=32))
+    assert [tuple(each.shape) for each in batches] == [(32, 2, 5), (18, 2, 5)]
+
+
+def test_transforms_get_numpy(pairs):
+    def flipped(image):
+        assert isinstance(image, np.ndarray)
+        return torch.from_numpy(image[:, ::-1].copy()).permute(2, 0, 1) / 255
+
+    dataset = H5LazyDataset(
+        pairs, "bytes", "labels", transform=flipped, target_transform=lambda y: torch.tensor(y, dtype=torch.long) + 1
+    )
+    inputs, targets = next(iter(DataLoader(dataset, batch_size=4)))
+    with h5py.File(pairs) as file:
+        expected = file["bytes"][:4][:, :, ::-1].transpose(0, 3, 1, 2) / 255
+    np.testing.assert_allclose(inputs.numpy(), expected, rtol=1e-6)
+    assert targets.tolist() == [1, 2, 3, 4]
+    assert torch.equal(dataset[2][0], inputs[2])
+
+
+def test_text_is_str(pairs):
+    x, y = H5LazyDataset(pairs, "names", "names")[3]
+    assert x == y == "n3"
+    assert next(iter(DataLoader(H5LazyDataset(pairs, "names"), batch_size=2))) == ["n0", "n1"]
+
+
+def test_the_file_is_opened_when_it_is_read(pairs):
+    dataset = H5LazyDataset(pairs, "images")
+    assert dataset._reader is None
+    dataset[0]
+    assert dataset._reader is not None
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again._reader is None
+    assert again[4][0, 0] == 4
+
+
+def test_bad_input(pairs):
+    with pytest.raises(NotFoundError, match=r"missing\.h5"):
+        H5LazyDataset("missing.h5", "images")
+    with pytest.raises(UnknownColumnError, match="Did you mean 'images'"):
+        H5LazyDataset(pairs, "image")
+    with pytest.raises(SchemaMismatchError, match="50 rows in 'images' and 7 in 'short'"):
+        H5LazyDataset(pairs, "images", "short")
+    with pytest.raises(UnsupportedColumnError, match="cannot be cast"):
+        H5LazyDataset(pairs, "names", x_dtype=np.float32)
+    with pytest.raises(OptionError, match="no dtype"):
+        H5LazyDataset(pairs, "images", x_dtype="nonsense")
+    with pytest.raises(OptionError, match="rdcc_w0=2"):
+        H5LazyDataset(pairs, "images", rdcc_w0=2)
+    dataset = H5LazyDataset(pairs, "images")
+    for index in (50, -51):
+        with pytest.raises(IndexError, match="0 to 49"):
+            dataset[index]
+    with pytest.raises(TypeError):
+        dataset["0"]
+
+
+def test_use_after_close(pairs):
+    dataset = H5LazyDataset(pairs, "images")
+    dataset[0]
+    dataset.close()
+    dataset.close()
+    with pytest.raises(OptionError, match="closed"):
+        dataset[0]
+
+
+def test_the_worker_init_function_lets_go_of_what_was_inherited(pairs, monkeypatch):
+    h5_worker_init_fn(0)  # in no worker: nothing to do
+    dataset = H5LazyDataset(pairs, "images")
+    dataset[0]
+    wrapped = torch.utils.data.Subset(dataset, [1, 2])
+    info = type("Info", (), {"dataset": wrapped})
+    monkeypatch.setattr("ray_h5.torch_data.lazy.get_worker_info", lambda: info)
+    h5_worker_init_fn(1)
+    assert dataset._reader is None
+
+
+WRITER = """
+import sys, h5py, numpy as np
+with h5py.File(sys.argv[1], "w", libver="latest") as writer:
+    data = writer.create_dataset("x", data=np.arange(8.0), maxshape=(None,), chunks=(4,))
+    writer.swmr_mode = True
+    data.flush()
+    print("there", flush=True)
+    sys.stdin.readline()
+    data.resize((12,))
+    data[8:] = -1
+    data.flush()
+    print("more", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_live_writer_in_swmr_mode(tmp_path):
+    path = str(tmp_path / "live.h5")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], **pipes) as writer:
+        assert writer.stdout.readline() == "there\n"
+        dataset = H5LazyDataset(path, "x")
+        assert dataset[5] == 5
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        assert writer.stdout.readline() == "more\n"
+        assert len(dataset) == 8
+        assert next(iter(DataLoader(dataset, batch_size=8))).tolist() == list(range(8))
+        assert len(H5LazyDataset(path, "x")) == 12
+        with pytest.raises(BlockingIOError):
+            H5LazyDataset(path, "x", swmr=False)
+        writer.communicate("\n")

@@ -1,0 +1,147 @@
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.torch_data import (
+    EpochShuffleSampler,
+    RankMemCachedH5Dataset,
+    _balanced_contiguous_shard,
+    _interleaved_indices,
+)
+
+
+def silent(message):
+    pass
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    store = tmp_path_factory.mktemp("store") / "store"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@given(st.integers(0, 1000), st.integers(1, 20))
+def test_shards_part_all_samples_evenly(total, world_size):
+    shards = [_balanced_contiguous_shard(total, world_size, rank) for rank in range(world_size)]
+    assert [i for start, stop in shards for i in range(start, stop)] == list(range(total))
+    sizes = [stop - start for start, stop in shards]
+    assert max(sizes) - min(sizes) <= 1
+    mixed = [_interleaved_indices(total, world_size, rank) for rank in range(world_size)]
+    assert sorted(np.concatenate(mixed).tolist()) == list(range(total))
+    assert all((np.diff(each) == world_size).all() for each in mixed)
+    assert [len(each) for each in mixed] == sizes
+
+
+def test_shards_of_no_rank():
+    for shard in (_balanced_contiguous_shard, _interleaved_indices):
+        for total, world_size, rank in ((5, 2, 2), (5, 0, 0), (-1, 1, 0), (5, 2, -1)):
+            with pytest.raises(OptionError, match="from 0 to"):
+                shard(total, world_size, rank)
+    assert _interleaved_indices(7, 3, 1).dtype.kind == "i"
+
+
+def test_without_torch_distributed_it_is_an_error(pairs):
+    assert not torch.distributed.is_initialized()
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        RankMemCachedH5Dataset(pairs, "images")
+
+
+@pytest.mark.usefixtures("one_process")
+class TestInOneProcess:
+    def test_samples_are_in_memory(self, pairs):
+        said = []
+        dataset = RankMemCachedH5Dataset(pairs, "images", "labels", mode="contiguous", log_fn=said.append)
+        assert len(dataset) == 50
+        x, y = dataset[7]
+        assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+        assert (x[1, 4], y) == (7, 3)
+        assert x.data_ptr() == dataset.x[7].data_ptr()
+        assert any("50 samples" in each for each in said)
+        assert torch.cuda.is_available() or any("not pinned" in each for each in said)
+
+    @pytest.mark.parametrize("share", [False, True])
+    def test_batches(self, pairs, share):
+        dataset = RankMemCachedH5Dataset(
+            pairs, "images", "labels", dtype_x=np.float16, dtype_y=np.int32, share_memory=share, log_fn=silent
+        )
+        assert dataset.x.is_shared() is share
+        sampler = EpochShuffleSampler(data_len=len(dataset), seed=42, shuffle=True)
+        loader = DataLoader(dataset, batch_size=16, sampler=sampler, pin_memory=False)
+        orders = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            orders.append([])
+            for inputs, targets in loader:
+                assert (inputs.dtype, targets.dtype) == (torch.float16, torch.int32)
+                assert torch.equal(inputs[:, 0, 0].int() % 4, targets)
+                orders[-1] += inputs[:, 0, 0].int().tolist()
+        assert orders[0] != orders[1]
+        assert sorted(orders[0]) == sorted(orders[1]) == list(range(50))
+
+    def test_inputs_alone_and_transforms(self, pairs):
+        dataset = RankMemCachedH5Dataset(pairs, "images", None, transform=lambda x: x.sum(), log_fn=silent)
+        assert next(iter(DataLoader(dataset, batch_size=4))).tolist() == [0, 10, 20, 30]
+        plain = RankMemCachedH5Dataset(pairs, "images", log_fn=silent)
+        assert plain.y is None
+        assert next(iter(DataLoader(plain, batch_size=4)))[:, 0, 0].tolist() == [0, 1, 2, 3]
+        both = RankMemCachedH5Dataset(pairs, "images", "labels", target_transform=lambda y: y + 1, log_fn=silent)
+        assert both[2][1] == 3
+
+    def test_it_equals_what_h5py_reads(self, pairs):
+        for mode in ("contiguous", "interleave"):
+            dataset = RankMemCachedH5Dataset(pairs, "nested/scores", "bytes", mode=mode, dtype_x=None, log_fn=silent)
+            with h5py.File(pairs) as file:
+                assert dataset.x.dtype == torch.float64
+                np.testing.assert_array_equal(dataset.x.numpy(), file["nested/scores"][:])
+                np.testing.assert_array_equal(dataset.y.numpy(), file["bytes"][:])
+
+    def test_pinning_falls_back(self, pairs, monkeypatch):
+        said = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        plain = torch.empty
+
+        def empty(*args, **kwargs):
+            if kwargs.pop("pin_memory", False):
+                raise RuntimeError("cannot lock so much memory\nat some line of C++")
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(torch, "empty", empty)
+        dataset = RankMemCachedH5Dataset(pairs, "images", log_fn=said.append)
+        assert dataset[3][0, 0] == 3
+        assert "pin_host_memory: cannot lock so much memory; the memory is not pinned" in said
+
+    def test_bad_input(self, pairs):
+        with pytest.raises(OptionError, match="mode='stripes': expected one of 'contiguous', 'interleave'"):
+            RankMemCachedH5Dataset(pairs, "images", mode="stripes")
+        with pytest.raises(UnsupportedColumnError, match="a tensor holds numbers"):
+            RankMemCachedH5Dataset(pairs, "names", dtype_x=None, log_fn=silent)
+        dataset = RankMemCachedH5Dataset(pairs, "images", log_fn=silent)
+        for index in (50, -51):
+            with pytest.raises(IndexError, match="rank 0: index"):
+                dataset[index]
+
+    def test_it_can_be_pickled(self, pairs):
+        dataset = RankMemCachedH5Dataset(pairs, "images", "labels")
+        again = pickle.loads(pickle.dumps(dataset))
+        assert torch.equal(again.x, dataset.x)
+        assert again[5][1] == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("share", [False, True])
+def test_pinned_on_a_gpu_machine(pairs, share):
+    dataset = RankMemCachedH5Dataset(pairs, "images", "labels", share_memory=share, log_fn=silent)
+    assert dataset.x.is_pinned()
+    inputs, _ = next(iter(DataLoader(dataset, batch_size=4)))
+    assert inputs.is_pinned()
+    assert torch.equal(inputs.cuda(non_blocking=True).cpu(), dataset.x[:4])

@@ -1,0 +1,240 @@
+import itertools
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle
+
+from .conftest import ids_of
+
+N = 23
+
+
+def epoch_shuffle(**options):
+    return EpochShuffleSampler(N, seed=options.get("seed", 0), shuffle=options.get("shuffle", True))
+
+
+def order(**options):
+    return OrderSampler(range(N), **options)
+
+
+def order_batch(**options):
+    return OrderBatchSampler(range(N), 4, **options)
+
+
+def flat(yielded):
+    return [i for each in yielded for i in (each if isinstance(each, list) else [each])]
+
+
+class SamplerContract:
+    """What every sampler holds; a class for each says how to make one."""
+
+    make = None
+
+    def test_each_sample_once_an_epoch_and_otherwise_in_each(self):
+        sampler = self.make()
+        epochs = []
+        for epoch in range(4):
+            sampler.set_epoch(epoch)
+            yielded = list(sampler)
+            assert len(sampler) == len(yielded)
+            epochs.append(flat(yielded))
+        assert all(sorted(each) == list(range(N)) for each in epochs)
+        assert len(set(map(tuple, epochs))) == 4
+        again = self.make()
+        again.set_epoch(2)
+        assert flat(again) == epochs[2]
+        assert flat(again) == epochs[2]  # whoever forgets set_epoch gets the same again
+
+    def test_seeds_combine(self):
+        first, second = self.make(seed=42), self.make(seed=43)
+        first.set_epoch(1)
+        assert flat(first) != flat(second)
+
+    def test_without_shuffle(self):
+        assert flat(self.make(shuffle=False)) == list(range(N))
+
+    def test_resume_from_every_step(self):
+        sampler = self.make(seed=5)
+        sampler.set_epoch(3)
+        whole = list(sampler)
+        for done in range(len(whole) + 1):
+            running = self.make(seed=5)
+            running.set_epoch(3)
+            head = list(itertools.islice(running, done))
+            state = running.state_dict()
+            resumed = self.make(seed=5)
+            resumed.load_state_dict(state)
+            assert resumed.epoch == 3
+            resumed.set_epoch(3)  # as a training loop does, for the epoch that it goes on with
+            tail = list(resumed)
+            # At the end of an epoch nothing is left: what follows is a whole one.
+            assert head + tail == whole if done < len(whole) else tail == whole
+            assert list(resumed) == whole
+
+    def test_a_state_of_something_else_is_refused(self):
+        state = self.make(seed=1).state_dict()
+        with pytest.raises(PositionError, match="expected the state of a sampler of"):
+            self.make(seed=2).load_state_dict(state)
+        with pytest.raises(PositionError):
+            self.make(seed=1).load_state_dict({})
+
+    def test_another_epoch_drops_the_state(self):
+        sampler = self.make()
+        list(itertools.islice(sampler, 2))
+        resumed = self.make()
+        resumed.load_state_dict(sampler.state_dict())
+        resumed.set_epoch(1)
+        assert sorted(flat(resumed)) == list(range(N))
+
+    @pytest.mark.parametrize("epoch", [-1, 1.5, None, True])
+    def test_no_epoch(self, epoch):
+        with pytest.raises(OptionError, match="set_epoch"):
+            self.make().set_epoch(epoch)
+
+
+class TestEpochShuffle(SamplerContract):
+    make = staticmethod(epoch_shuffle)
+
+    @pytest.mark.parametrize("data_len", [-1, 2.5, None])
+    def test_bad_input(self, data_len):
+        with pytest.raises(OptionError, match="data_len"):
+            EpochShuffleSampler(data_len)
+
+    def test_nothing(self):
+        assert list(EpochShuffleSampler(0)) == []
+
+
+class TestOrder(SamplerContract):
+    make = staticmethod(order)
+
+
+class TestOrderBatch(SamplerContract):
+    make = staticmethod(order_batch)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("stretch", [1, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("rows", [1, 5, 23, 30])
+def test_ranks_part_an_epoch(world_size, stretch, drop_last, rows):
+    samplers = [
+        OrderSampler(range(rows), seed=7, rank=rank, world_size=world_size, drop_last=drop_last, stretch=stretch)
+        for rank in range(world_size)
+    ]
+    parts = [list(each) for each in samplers]
+    assert {len(part) for part in parts} == {len(samplers[0])}
+    together = [i for part in parts for i in part]
+    if drop_last:
+        assert len(together) == len(set(together)) == rows // world_size * world_size
+    else:
+        assert set(together) == set(range(rows))
+        assert len(together) < rows + world_size
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (5, 5), (2, 5), (5, 1)])
+def test_ranks_resume_as_many_or_others_do(before, after):
+    def ranks(count):
+        return [OrderBatchSampler(range(200), 4, seed=3, rank=rank, world_size=count) for rank in range(count)]
+
+    for steps in range(200 // 4 // before):
+        running = ranks(before)
+        done = [i for each in running for batch in itertools.islice(each, steps) for i in batch]
+        states = [each.state_dict() for each in running]
+        assert all(state == states[0] for state in states)
+        resumed = ranks(after)
+        for each in resumed:
+            each.load_state_dict(states[0])
+        rest = [i for each in resumed for batch in each for i in batch]
+        assert set(done) | set(rest) == set(range(200))
+        # Ranks that the rest does not go round among repeat a few, as at the end of any epoch.
+        assert len(done) + len(rest) - 200 == -(200 - len(done)) % after
+
+
+def test_a_state_from_inside_a_stretch_needs_the_same_stretch():
+    sampler = OrderSampler(range(20), world_size=2, rank=0, stretch=5)
+    list(itertools.islice(sampler, 3))
+    with pytest.raises(PositionError, match="inside a stretch of 5"):
+        OrderSampler(range(20), stretch=4).load_state_dict(sampler.state_dict())
+    with pytest.raises(PositionError, match="between batches"):
+        OrderBatchSampler(range(20), 5, rank=0, world_size=2).load_state_dict(sampler.state_dict())
+
+
+def test_the_order_is_that_of_planning(files):
+    dataset = H5Dataset(files, ["fhr_st", "guid"])
+    for shuffle in ("rows", "chunks", "files", Shuffle("chunks", seed=4, window_rows=8)):
+        sampler = OrderSampler(dataset, shuffle=shuffle, seed=4)
+        sampler.set_epoch(2)
+        found = list(sampler)
+        assert sorted(found) == list(range(60))
+        wanted = dataset.epoch_order(shuffle if isinstance(shuffle, Shuffle) else Shuffle(shuffle, 4))
+        assert found == wanted.ranks(np.arange(60), 2).tolist()
+
+
+def test_golden_order():
+    """Whoever changes the order of an epoch changes every run that somebody wants to repeat."""
+    sampler = OrderSampler(range(10), seed=1)
+    sampler.set_epoch(1)
+    epoch_shuffle = EpochShuffleSampler(10, seed=1)
+    epoch_shuffle.set_epoch(1)
+    assert list(sampler) == list(epoch_shuffle) == [7, 2, 9, 6, 4, 8, 0, 1, 3, 5]
+
+
+def test_bad_input():
+    for options in ({"rank": 2, "world_size": 2}, {"world_size": 0}, {"rank": -1, "world_size": 1}):
+        with pytest.raises(OptionError, match="expected a rank"):
+            OrderSampler(range(5), **options)
+    with pytest.raises(OptionError, match="stretch=0"):
+        OrderSampler(range(5), stretch=0)
+    with pytest.raises(OptionError, match="batch_size=0"):
+        OrderBatchSampler(range(5), 0)
+    with pytest.raises(OptionError, match="only an H5Dataset"):
+        OrderSampler(range(5), shuffle="chunks")
+    with pytest.raises(OptionError, match="shuffle=3"):
+        OrderSampler(range(5), shuffle=3)
+    with pytest.raises(OptionError, match="unit='nonsense'"):
+        OrderSampler(range(5), shuffle="nonsense")
+
+
+def test_drop_last_leaves_out_part_of_a_batch():
+    sampler = OrderBatchSampler(range(23), 4, drop_last=True, shuffle=False)
+    assert len(sampler) == 5
+    assert list(map(len, sampler)) == [4] * 5
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls what torch deprecates
+@pytest.mark.parametrize("batch_sampler", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdata_resumes_in_the_middle_of_an_epoch(files, workers, batch_sampler):
+    dataset = H5Dataset(files, ["fhr_st"])
+
+    def make():
+        if batch_sampler:
+            sampler = OrderBatchSampler(dataset, 8, seed=9)
+            return sampler, StatefulDataLoader(dataset, batch_sampler=sampler, num_workers=workers)
+        sampler = OrderSampler(dataset, seed=9)
+        return sampler, StatefulDataLoader(dataset, batch_size=8, sampler=sampler, num_workers=workers)
+
+    sampler, loader = make()
+    sampler.set_epoch(1)
+    whole = [ids_of(batch) for batch in loader]
+    for done in (1, 4, 7) if workers else range(1, 8):
+        _, loader = make()
+        loader.sampler.set_epoch(1) if not batch_sampler else loader.batch_sampler.set_epoch(1)
+        batches = iter(loader)
+        head = [ids_of(next(batches)) for _ in range(done)]
+        state = loader.state_dict()
+        del batches, loader
+        _, resumed = make()
+        resumed.load_state_dict(state)
+        assert head + [ids_of(batch) for batch in resumed] == whole
+
+
+def test_a_plain_dataloader_takes_them(files):
+    dataset = H5Dataset(files, ["fhr_st"])
+    sampler = OrderBatchSampler(dataset, 7)
+    found = [ids_of(batch) for batch in DataLoader(dataset, batch_sampler=sampler)]
+    assert found == list(OrderBatchSampler(dataset, 7))

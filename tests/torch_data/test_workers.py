@@ -1,0 +1,133 @@
+"""Worker processes: the same samples by any start method, and nothing that piles up."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ray_h5.torch_data import (
+    CombinedHDF5Dataset,
+    H5LazyDataset,
+    OrderBatchSampler,
+    Sample,
+    create_optimized_dataloader,
+    h5_worker_init_fn,
+    worker_init_fn,
+)
+from ray_h5.torch_data.monitor import resident_bytes
+
+from .conftest import ids_of
+
+# DataLoader advises against more workers than CPUs; here they have to be right, not fast.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+def same(batch, expected):
+    return all(
+        torch.equal(batch[name], value) if isinstance(value, torch.Tensor) else batch[name] == value
+        for name, value in expected.items()
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_all_start_methods_deliver_the_same(files, pairs, method):
+    dataset = CombinedHDF5Dataset(files, cs_label=True)
+    expected = list(DataLoader(dataset, batch_size=6))
+    _ = dataset[0]  # handles and samples that a fork would inherit
+    workers = {"num_workers": 1, "multiprocessing_context": method}
+    found = list(DataLoader(dataset, batch_size=6, worker_init_fn=h5_worker_init_fn, **workers))
+    assert all(same(*both) for both in zip(found, expected, strict=True))
+    assert all(type(batch) is Sample and batch.fhr_st is batch["fhr_st"] for batch in found)
+    lazy = H5LazyDataset(pairs, "images", "labels")
+    _ = lazy[0]
+    for (x, y), (x2, y2) in zip(
+        DataLoader(lazy, batch_size=20, worker_init_fn=h5_worker_init_fn, **workers),
+        DataLoader(lazy, batch_size=20),
+        strict=True,
+    ):
+        assert torch.equal(x, x2)
+        assert torch.equal(y, y2)
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_many_workers_deliver_the_same(files, workers):
+    dataset = CombinedHDF5Dataset(files, cache_size=8)
+    expected = list(DataLoader(dataset, batch_size=5))
+    found = list(DataLoader(dataset, batch_size=5, num_workers=workers, worker_init_fn=worker_init_fn))
+    assert all(same(*both) for both in zip(found, expected, strict=True))
+
+
+def test_batches_that_are_kept_stay_as_they_are(files):
+    """Shared memory is used again only when nobody looks at it any more."""
+    dataset = CombinedHDF5Dataset(files, ["fhr_st", "fhr", "guid"])
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
+    kept = [batch for _ in range(3) for batch in loader]
+    views = [batch["fhr_st"][1:, 0] for batch in loader]
+    for _ in range(3):
+        assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(60))
+    assert [ids_of(batch) for batch in kept] == [[i, i + 1] for i in range(0, 60, 2)] * 3
+    assert [view[0, 3].item() for view in views] == list(range(1, 60, 2))
+    kept[0].fhr_st.zero_()
+    assert kept[1].fhr_st[0, 0, 0] == 2
+
+
+def test_slots_of_shared_memory_are_used_again(files):
+    dataset = CombinedHDF5Dataset(files, ["fhr_st"])
+    loader = DataLoader(dataset, batch_size=5, num_workers=1, persistent_workers=True)
+    places = {batch.fhr_st.data_ptr() for _ in range(4) for batch in loader}
+    assert len(places) <= 12  # six slots, mapped anew at most when no batch was left of the old mapping
+
+
+def test_a_users_collate_in_a_worker(files):
+    dataset = CombinedHDF5Dataset(files, ["fhr_st", "guid"])
+    loader = DataLoader(dataset, batch_size=20, num_workers=1, collate_fn=first_values)
+    assert [each.tolist() for each in loader] == [[float(i) for i in range(k, k + 20)] for k in (0, 20, 40)]
+
+
+def first_values(samples):
+    return torch.stack([sample.fhr_st for sample in samples])[:, 0, 0]
+
+
+def test_processes_if_the_user_asks_for_them(files):
+    loader = create_optimized_dataloader(files, 8, 2, 0, 1, worker_init_fn=worker_init_fn, persistent_workers=False)
+    assert loader.num_workers == 2
+    loader.sampler.set_epoch(1)
+    assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(60))
+
+
+def test_an_error_in_a_worker_says_where(tmp_path, files):
+    copy = tmp_path / "f.h5"
+    copy.write_bytes(Path(files[0]).read_bytes())
+    dataset = CombinedHDF5Dataset(str(copy), ["fhr_st"])
+    os.truncate(copy, 4000)
+    with pytest.raises((OSError, RuntimeError), match=r"f\.h5"):
+        list(DataLoader(dataset, batch_size=4, num_workers=1))
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_twenty_epochs_leave_nothing_behind(files, workers):
+    dataset = CombinedHDF5Dataset(files, cache_size=10)
+    loader = DataLoader(
+        dataset,
+        batch_sampler=OrderBatchSampler(dataset, 8),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        worker_init_fn=h5_worker_init_fn,
+    )
+    before = None
+    for epoch in range(20):
+        loader.batch_sampler.set_epoch(epoch)
+        assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(60))
+        if epoch == 3:
+            gc.collect()
+            before = descriptors(), resident_bytes()
+    gc.collect()
+    assert descriptors() <= before[0] + 2
+    assert resident_bytes() < before[1] + (8 << 20)

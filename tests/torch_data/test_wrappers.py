@@ -1,0 +1,162 @@
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ray_h5.errors import OptionError
+from ray_h5.torch_data import (
+    H5LazyDataset,
+    WorkerSafeAugmentedDataset,
+    WorkerSafeStandardizedDataset,
+    worker_init_fn,
+)
+
+MASKS = {"time_mask_param": 60, "freq_mask_param": 40, "num_time_masks": 2, "num_freq_masks": 2, "p": 1.0}
+
+
+class Ones(torch.utils.data.Dataset):
+    """Spectrograms of ones: what is masked shows."""
+
+    def __init__(self, count=24):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return torch.ones(1, 100, 150), index
+
+
+def epoch_of(dataset, workers=0, **options):
+    loader = DataLoader(dataset, batch_size=4, num_workers=workers, worker_init_fn=worker_init_fn, **options)
+    return torch.cat([inputs for inputs, _ in loader])
+
+
+def test_standardised(pairs):
+    base = H5LazyDataset(pairs, "images", "labels")
+    dataset = WorkerSafeStandardizedDataset(base, range(10, 20), mean=np.float32(3), std=np.float64(2))
+    assert (type(dataset.mean), type(dataset.std), dataset.indices) == (float, float, list(range(10, 20)))
+    assert len(dataset) == 10
+    x, y = dataset[4]
+    assert x[0, 0] == pytest.approx((14 - 3) / (2 + 1e-8))
+    assert y == 2
+    inputs, targets = next(iter(DataLoader(dataset, batch_size=10)))
+    assert torch.equal(inputs[4], x)
+    assert targets.tolist() == [i % 4 for i in range(10, 20)]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(again[4][0], x)
+    with pytest.raises(IndexError):
+        dataset[10]
+
+
+def test_a_constant_input_divides_by_no_zero(pairs):
+    dataset = WorkerSafeStandardizedDataset(H5LazyDataset(pairs, "images", "labels"), [0], 0.0, 0.0)
+    assert torch.equal(dataset[0][0], torch.zeros(2, 5))
+
+
+def test_statistics_come_from_training_samples_only(pairs):
+    """A sketch of this took them from all samples: validation then knows what it is to be tested with."""
+    base = H5LazyDataset(pairs, "images", "labels")
+    train, valid = range(30), range(30, 50)
+    dataset = WorkerSafeStandardizedDataset.from_indices(base, valid, statistics_from=train)
+    assert dataset.mean == pytest.approx(np.mean(range(30)))
+    assert dataset.std == pytest.approx(np.std(range(30)))
+    with pytest.raises(OptionError, match="at least one sample"):
+        WorkerSafeStandardizedDataset.from_indices(base, valid, statistics_from=[])
+
+
+@pytest.mark.parametrize("moments", [(0, -1), (float("nan"), 1), (0, float("inf"))])
+def test_moments_that_are_none(pairs, moments):
+    with pytest.raises(OptionError, match="expected finite"):
+        WorkerSafeStandardizedDataset(H5LazyDataset(pairs, "images", "labels"), [0], *moments)
+    with pytest.raises(IndexError):
+        WorkerSafeStandardizedDataset(H5LazyDataset(pairs, "images", "labels"), [50], 0, 1)
+
+
+def test_augmentation_is_a_function_of_seed_epoch_and_index():
+    dataset = WorkerSafeAugmentedDataset(Ones(), MASKS, training=True, seed=3)
+    dataset.set_epoch(1)
+    first = epoch_of(dataset)
+    assert 0 < float(first.mean()) < 1
+    assert len({each.numpy().tobytes() for each in first}) == 24
+    assert torch.equal(epoch_of(dataset), first)
+    assert torch.equal(epoch_of(pickle.loads(pickle.dumps(dataset))), first)
+    assert torch.equal(dataset[5][0], first[5])
+    dataset.set_epoch(2)
+    assert not torch.equal(epoch_of(dataset), first)
+    other = WorkerSafeAugmentedDataset(Ones(), MASKS, seed=4)
+    other.set_epoch(1)
+    assert not torch.equal(epoch_of(other), first)
+
+
+def test_workers_augment_as_one_process_does():
+    dataset = WorkerSafeAugmentedDataset(Ones(), MASKS)
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, persistent_workers=True, worker_init_fn=worker_init_fn)
+    for epoch in range(3):
+        dataset.set_epoch(epoch)  # workers that are running already hear of it
+        assert torch.equal(torch.cat([inputs for inputs, _ in loader]), epoch_of(dataset))
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "persistent_workers": True}])
+def test_who_never_calls_set_epoch_gets_other_ones_all_the_same(options):
+    dataset = WorkerSafeAugmentedDataset(Ones(), MASKS)
+    if options.get("persistent_workers"):
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, persistent_workers=True)
+        epochs = [torch.cat([inputs for inputs, _ in loader]) for _ in range(3)]
+    else:
+        epochs = [epoch_of(dataset, **options) for _ in range(3)]
+    assert len({each.numpy().tobytes() for epoch in epochs for each in epoch}) == 72
+
+
+def test_no_training_no_augmentation():
+    dataset = WorkerSafeAugmentedDataset(Ones(), MASKS, training=False)
+    assert float(epoch_of(dataset).min()) == 1
+    assert len(dataset) == 24
+
+
+def test_noise_and_options_of_nothing():
+    dataset = WorkerSafeAugmentedDataset(Ones(), {"noise_std": 0.5, "noise_p": 1.0})
+    dataset.set_epoch(0)
+    assert float(epoch_of(dataset).std()) == pytest.approx(0.5, rel=0.1)
+    with pytest.raises(OptionError, match="nonsense"):
+        WorkerSafeAugmentedDataset(Ones(), {"nonsense": 1})
+    with pytest.raises(OptionError, match="set_epoch"):
+        dataset.set_epoch(-1)
+
+
+def test_the_parameters_are_a_copy():
+    params = dict(MASKS)
+    dataset = WorkerSafeAugmentedDataset(Ones(), params)
+    params["p"] = 0.0
+    assert dataset.augment_params["p"] == 1.0
+
+
+class Draws(torch.utils.data.Dataset):
+    """A transform of a user that draws from all three generators."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor([random.random(), np.random.rand(), torch.rand(()).item()])  # noqa: NPY002
+
+
+def test_workers_draw_different_numbers_in_each_epoch():
+    loader = DataLoader(Draws(), num_workers=2, worker_init_fn=worker_init_fn)
+    drawn = torch.cat([*loader, *loader])
+    for column in drawn.T.tolist():
+        assert len(set(column)) == 16
+
+
+def test_seeds_of_workers_do_not_meet():
+    """With seed + worker, worker 1 of one epoch draws what worker 0 of another does."""
+    states = set()
+    for seed in range(5):
+        for worker in range(5):
+            torch.manual_seed(seed + worker)  # what a loader gives its worker
+            worker_init_fn(worker)
+            states.add((random.random(), np.random.rand(), torch.rand(()).item()))  # noqa: NPY002
+    assert len(states) == 25

@@ -1,0 +1,136 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.transforms import Moments
+
+AXES = {2: [None, 0, (0, 1), (0, -1)], 3: [None, 0, (0, 1), (0, 2), (2, 0), (0, -1)]}
+DTYPES = ["f8", "f4", "f2", "i1", "u2", "i4", "i8", "?", ">f4"]
+
+
+def numpys(rows, axis):
+    """Count, mean, standard deviation by numpy, in long double."""
+    rows = rows.astype(np.longdouble)
+    return rows.size // rows.mean(axis=axis).size, rows.mean(axis=axis), rows.std(axis=axis)
+
+
+@st.composite
+def batches(draw):
+    shape = draw(st.sampled_from([(1, 3), (40, 3), (7, 2, 5), (300, 2, 40), (3, 50, 700), (65, 1, 1)]))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows = rng.standard_normal(shape)
+    if dtype.kind == "f" and dtype.itemsize > 2:
+        rows += draw(st.sampled_from([0.0, -3.0, 1e8 if dtype.itemsize == 8 else 1e4]))
+    if dtype.kind in "iu":
+        rows = np.abs(rows) * 20
+    return rows.astype(dtype), draw(st.sampled_from(AXES[len(shape)]))
+
+
+@given(batches())
+def test_moments_are_numpys(case):
+    rows, axis = case
+    moments = Moments.of(rows, axis)
+    count, mean, std = numpys(rows, axis)
+    assert (moments.count == count).all()
+    np.testing.assert_allclose(moments.mean.reshape(np.shape(mean)), mean.astype("f8"), rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(moments.std().reshape(np.shape(std)), std.astype("f8"), rtol=1e-7, atol=1e-12)
+    assert np.broadcast_shapes(moments.mean.shape, rows.shape[1:]) == rows.shape[1:]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([None, 0, (0, 2)]), st.sampled_from([0.0, 1e8]), st.randoms())
+@settings(max_examples=50)
+def test_merging_in_any_order_gives_the_moments_of_the_whole(seed, axis, mean, random):
+    rows = np.random.default_rng(seed).standard_normal((60, 3, 7)) + mean
+    cuts = sorted(random.sample(range(61), 5))
+    parts = [Moments.of(part, axis) for part in np.split(rows, cuts)]  # some of them empty
+    while len(parts) > 1:
+        random.shuffle(parts)
+        parts.append(parts.pop().merge(parts.pop()))
+    _, expected_mean, expected_std = numpys(rows, axis)
+    assert (parts[0].count == Moments.of(rows, axis).count).all()
+    np.testing.assert_allclose(parts[0].mean.squeeze(), expected_mean.astype("f8"), rtol=1e-14, atol=1e-13)
+    np.testing.assert_allclose(parts[0].std().squeeze(), expected_std.astype("f8"), rtol=1e-8)
+
+
+def test_digits_are_kept_with_large_means():
+    rows = np.random.default_rng(0).standard_normal((100_000, 2)) + 1e8
+    assert np.allclose(Moments.of(rows, 0).std(), (rows - 1e8).std(axis=0), rtol=1e-12)
+    naive = (rows**2).mean(axis=0) - rows.mean(axis=0) ** 2
+    assert not np.allclose(naive, 1, rtol=1e-1)
+
+
+def test_a_first_row_that_is_an_outlier_costs_no_digits_that_matter():
+    rows = np.random.default_rng(0).standard_normal((1000, 2))
+    rows[0] = 1e9
+    np.testing.assert_allclose(Moments.of(rows, 0).std(), numpys(rows, 0)[2].astype("f8"), rtol=1e-11)
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 1)])
+def test_nan_omitted_is_numpys_nanmean(axis):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((50, 4)).astype("f4") + 1e3
+    rows[rng.random(rows.shape) < 0.3] = np.nan
+    rows[:, 0] = np.nan
+    rows[7, 0] = 5
+    moments = Moments.of(rows[:20], axis, "omit").merge(Moments.of(rows[20:], axis, "omit"))
+    assert (moments.count.squeeze() == np.sum(~np.isnan(rows), axis=axis)).all()
+    np.testing.assert_allclose(moments.mean.squeeze(), np.nanmean(rows, axis=axis, dtype="f8"), rtol=1e-14)
+    np.testing.assert_allclose(moments.std().squeeze(), np.nanstd(rows.astype("f8"), axis=axis), rtol=1e-10)
+
+
+@pytest.mark.parametrize("value", [0.1, -(1e300**0.5), 1e8 + 0.3, 0.0])
+@pytest.mark.parametrize("nan_policy", ["raise", "omit"])
+def test_a_constant_is_constant_also_after_merging(value, nan_policy):
+    rows = np.full((1001, 3), value)
+    rows[:, 1] = np.arange(1001)
+    moments = Moments.of(rows[:17], 0, nan_policy).merge(Moments.of(rows[17:], 0, nan_policy))
+    assert moments.constant().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("rows", "axis", "policy", "error", "words"),
+    [
+        ([[1.0, np.nan]], None, "raise", NonFiniteError, "1 NaN and 0 infinite of 2 values, the first in row 0"),
+        ([[1.0], [np.inf]], 0, "omit", NonFiniteError, "1 infinite of 2 values, the first in row 1"),
+        ([[1e200], [-1e200]], 0, "raise", NonFiniteError, "too large for their squares"),
+        ([[1.0]], 1, "raise", OptionError, "expected axis 0, the rows"),
+        ([[1.0]], 2, "raise", OptionError, "there is no axis 2 in a batch of 2 axes"),
+        (1.0, None, "raise", OptionError, "expected a batch"),
+        ([[1.0]], None, "skip", OptionError, "expected 'raise' or 'omit'"),
+        ([["a"]], None, "raise", UnsupportedColumnError, "expected real numbers"),
+        ([[1j]], None, "raise", UnsupportedColumnError, "expected real numbers"),
+    ],
+)
+def test_errors(rows, axis, policy, error, words):
+    with pytest.raises(error, match=words):
+        Moments.of(np.array(rows), axis, policy)
+
+
+def test_only_the_same_can_be_merged():
+    rows = np.zeros((4, 3, 3))
+    with pytest.raises(SchemaMismatchError, match="cannot be merged"):
+        Moments.of(rows, (0, 1)).merge(Moments.of(rows, (0, 2)))
+    with pytest.raises(SchemaMismatchError, match="cannot be merged"):
+        Moments.of(rows, 0).merge(Moments.of(rows[:, :2], 0))
+
+
+def test_json_and_packing_keep_every_bit():
+    moments = Moments.of(np.random.default_rng(0).standard_normal((9, 2, 3)) / 3, (0, 2))
+    for back in (Moments.from_dict(json.loads(json.dumps(moments.to_dict()))), Moments.unpack(moments.pack(), (0, 2))):
+        assert back.axis == (0, 2)
+        assert back.count.dtype == np.int64
+        for name in ("count", "mean", "m2"):
+            assert np.array_equal(getattr(back, name), getattr(moments, name))
+
+
+def test_reads_only():
+    rows = np.arange(12.0).reshape(4, 3)
+    rows.flags.writeable = False
+    Moments.of(rows)
+    Moments.of(rows, 0, "omit")
+    Moments.of(rows[::-1].T, 0)

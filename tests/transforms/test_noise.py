@@ -1,0 +1,155 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.transforms import GaussianNoise, SpecAugment, noise, row_keys
+
+KEYS = row_keys(3, 1, np.arange(4000))
+
+
+def normals(keys, size, **options):
+    return GaussianNoise("x", std=1.0, p=1.0, **options).apply_batch(np.zeros((len(keys), size)), keys)
+
+
+def test_values_are_normal():
+    """Kolmogorov and Smirnov's distance, at what it exceeds in one case of a million."""
+    from statistics import NormalDist
+
+    values = np.sort(normals(KEYS[:200], 5000).ravel())
+    at = values[:: len(values) // 2000]
+    exact = np.array([NormalDist().cdf(value) for value in at])
+    assert np.abs(np.searchsorted(values, at) / len(values) - exact).max() < 2.7 / np.sqrt(len(values))
+    assert abs(values.mean()) < 5 / np.sqrt(len(values))
+    assert abs(values.std() - 1) < 5 / np.sqrt(2 * len(values))
+    assert abs((values**4).mean() - 3) < 5 * np.sqrt(96 / len(values))
+    assert 4 < np.abs(values).max() < 6.5
+
+
+@pytest.mark.parametrize("lag", [1, 2, 7, 512, 1000, 1024])
+def test_values_of_a_row_are_independent_of_each_other(lag):
+    values = normals(KEYS[:100], 5000)
+    assert abs((values[:, lag:] * values[:, :-lag]).mean()) < 5 / np.sqrt(values[:, lag:].size)
+
+
+def test_rows_epochs_columns_and_salts_have_noise_of_their_own():
+    values = normals(KEYS[:500], 2000)
+    others = {
+        "next row": np.roll(values, 1, axis=0),
+        "epoch": normals(row_keys(3, 2, np.arange(500)), 2000),
+        "seed": normals(row_keys(4, 1, np.arange(500)), 2000),
+        "salt": normals(KEYS[:500], 2000, salt=1),
+        "column": GaussianNoise("y", 1.0, 1.0).apply_batch(np.zeros((500, 2000)), KEYS[:500]),
+    }
+    for name, other in others.items():
+        assert abs((values * other).mean()) < 5 / np.sqrt(values.size), name
+        # Also row by row: no two rows are alike.
+        assert np.abs((values * other).mean(axis=1)).max() < 6 / np.sqrt(2000), name
+
+
+def test_noise_is_independent_of_masks():
+    touched = GaussianNoise("x", p=0.5).apply_batch(np.zeros((4000, 4, 9)), KEYS).any(axis=(1, 2))
+    masked = (SpecAugment("x", 8, 3, p=0.5).apply_batch(np.ones((4000, 4, 9)), KEYS) == 0).any(axis=(1, 2))
+    assert abs(np.corrcoef(touched, masked)[0, 1]) < 5 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.8])
+def test_p_is_the_part_of_rows_that_get_noise(p):
+    touched = GaussianNoise("x", p=p).apply_batch(np.zeros((4000, 5)), KEYS).any(axis=1).mean()
+    assert abs(touched - p) < 5 * np.sqrt(p * (1 - p) / 4000)
+
+
+@st.composite
+def cases(draw):
+    shape = draw(st.sampled_from([(), (1,), (3,), (5, 7), (1, 40, 30), (1023,), (1025,), (70_001,), (0,)]))
+    dtype = draw(st.sampled_from(["f8", "f4", "f2"]))
+    augment = GaussianNoise(
+        "x",
+        draw(st.sampled_from([0.02, 3.0])),
+        draw(st.sampled_from([0.5, 1.0])),
+        draw(st.sampled_from([None, (-1, 1)])),
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    array = rng.standard_normal((9, *shape)).astype(dtype)
+    array[:2] = -0.0  # a row that is left alone keeps the sign of its zeros
+    array.flags.writeable = False
+    return augment, array, row_keys(draw(st.integers(0, 9)), 0, rng.integers(0, 2**40, 9))
+
+
+def same(one, other):
+    return one.tobytes() == other.tobytes()
+
+
+@given(cases())
+def test_a_batch_is_its_rows_however_it_is_cut_and_whatever_it_is_made_of(case):
+    augment, array, keys = case
+    whole = augment.apply_batch(array, keys)
+    assert whole.dtype == array.dtype
+    assert whole.shape == array.shape
+    order = np.random.default_rng(0).permutation(9)
+    parts = [
+        augment.apply_batch(part, key)
+        for part, key in zip(np.split(array, [2, 3]), np.split(keys, [2, 3]), strict=True)
+    ]
+    assert same(np.concatenate(parts), whole)
+    assert same(augment.apply_batch(array[order], keys[order]), whole[order])
+    assert same(np.asarray(augment.apply(array[4], keys[4])), whole[4])
+    tensor, words = torch.from_numpy(array.copy()), torch.from_numpy(keys.view(np.int64))
+    assert same(augment.apply_batch(tensor, words).numpy(), whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise, "as_numpy", lambda _: None)  # as if it lay on a GPU
+        assert same(augment.apply_batch(tensor, words).numpy(), whole)
+    assert same(tensor.numpy(), array)
+    assert same(pickle.loads(pickle.dumps(augment)).apply_batch(array, keys), whole)
+
+
+@given(cases())
+@settings(max_examples=50)
+def test_rows_without_noise_are_the_same_bits_and_clipping_holds(case):
+    augment, array, keys = case
+    whole = augment.apply_batch(array, keys)
+    plain = GaussianNoise("x", augment.std, augment.p).apply_batch(array, keys)
+    for before, noisy, after in zip(array, plain, whole, strict=True):
+        assert same(after, noisy if augment.clip is None or same(before, noisy) else noisy.clip(*augment.clip))
+    assert same(GaussianNoise("x", p=0).apply_batch(array, keys), array)
+    assert GaussianNoise("x", std=0).apply_batch(array, keys) is array
+
+
+def test_halves_get_the_noise_of_floats():
+    array = np.random.default_rng(0).standard_normal((9, 300)).astype("f2")
+    augment = GaussianNoise("x", 0.1, 1.0)
+    single = augment.apply_batch(array.astype("f4"), KEYS[:9])
+    assert same(augment.apply_batch(array, KEYS[:9]), single.astype("f2"))
+    tensor = torch.from_numpy(array).bfloat16()
+    expected = augment.apply_batch(tensor.float(), KEYS[:9]).bfloat16()
+    assert torch.equal(augment.apply_batch(tensor, KEYS[:9]), expected)
+
+
+def test_not_contiguous_and_empty_batches():
+    array = np.random.default_rng(0).standard_normal((5, 6, 9))
+    augment = GaussianNoise("x")
+    turned = np.ascontiguousarray(array.T).T
+    assert same(np.ascontiguousarray(augment.apply_batch(turned, KEYS[:5])), augment.apply_batch(array, KEYS[:5]))
+    assert augment.apply_batch(array[:0], KEYS[:0]).shape == (0, 6, 9)
+
+
+def test_errors():
+    with pytest.raises(UnsupportedColumnError, match="dtype int64, expected a floating one"):
+        GaussianNoise("x").apply_batch(np.arange(3), KEYS[:3])
+    with pytest.raises(UnsupportedColumnError, match=r"dtype torch\.uint8"):
+        GaussianNoise("x").apply_batch(torch.zeros(3, dtype=torch.uint8), KEYS[:3])
+    for options in ({"std": -1}, {"std": float("nan")}, {"clip": (1, 0)}, {"p": 2}):
+        with pytest.raises(OptionError, match=next(iter(options))):
+            GaussianNoise("x", **options)
+
+
+def test_the_noise_of_a_version_is_that_of_the_next():
+    found = GaussianNoise("x", 1.0, 1.0).apply_batch(np.zeros((2, 2)), row_keys(0, 0, np.arange(2)))
+    np.testing.assert_allclose(found, GOLDEN, atol=1e-12)
+
+
+GOLDEN = [[-0.5154880201387301, -1.0484923240887594], [0.32219230248567654, 0.5362144280363657]]

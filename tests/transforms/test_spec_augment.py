@@ -1,0 +1,236 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5.errors import (
+    MaskTooLargeError,
+    MissingRowKeyError,
+    OptionError,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.transforms import SpecAugment, row_keys
+
+N = 20_000
+KEYS = row_keys(3, 1, np.arange(N))
+
+
+def masked(augment, keys=KEYS, freqs=5, times=60):
+    """Which positions are masked: (n, times) where all freqs are, (n, freqs) where all times are."""
+    out = augment.apply_batch(np.ones((len(keys), freqs, times), "f4"), keys) == 0
+    return out.all(axis=1), out.all(axis=2)
+
+
+def chi_square(counts, expected):
+    """The statistic, and what it exceeds in one case of a million (Wilson and Hilferty's approximation)."""
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
+    limit = freedom * (1 - 2 / (9 * freedom) + 4.75 * np.sqrt(2 / (9 * freedom))) ** 3
+    return statistic, limit
+
+
+def test_widths_are_uniform_from_none_to_the_param():
+    times, _ = masked(SpecAugment("x", 10, num_freq_masks=0, p=1))
+    counts = np.bincount(times.sum(axis=1), minlength=11)
+    assert len(counts) == 11
+    statistic, limit = chi_square(counts, N / 11)
+    assert statistic < limit
+
+
+def test_starts_are_uniform_over_all_that_fit():
+    times, _ = masked(SpecAugment("x", 10, num_freq_masks=0, p=1))
+    for width in (1, 4, 10):
+        rows = times[times.sum(axis=1) == width]
+        starts = rows.argmax(axis=1)
+        assert (rows.sum(axis=1) == width).all()
+        assert (rows[np.arange(len(rows)), starts + width - 1]).all()  # in one piece
+        counts = np.bincount(starts, minlength=61 - width)
+        assert len(counts) == 61 - width
+        statistic, limit = chi_square(counts, len(rows) / (61 - width))
+        assert statistic < limit
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.8, 1.0])
+def test_p_is_the_part_of_rows_that_are_touched(p):
+    augment = SpecAugment("x", 1, num_freq_masks=0, num_time_masks=60, p=p)  # touched: some mask has width 1
+    times, _ = masked(augment)
+    touched = times.any(axis=1).mean()
+    assert abs(touched - p) < 5 * np.sqrt(p * (1 - p) / N) + 1e-9
+
+
+def test_masks_of_both_axes_are_independent():
+    augment = SpecAugment("x", 10, 3, p=1)
+    out = augment.apply_batch(np.ones((N, 10, 60), "f4"), KEYS) == 0
+    width, height = out.all(axis=1).sum(axis=1), out.all(axis=2).sum(axis=1)
+    assert abs(np.corrcoef(width, height)[0, 1]) < 5 / np.sqrt(N)
+
+
+def test_epochs_columns_salts_and_rows_have_draws_of_their_own():
+    one = masked(SpecAugment("x", 10, p=1, num_freq_masks=0))[0].sum(axis=1)
+    others = {
+        "epoch": masked(SpecAugment("x", 10, p=1, num_freq_masks=0), row_keys(3, 2, np.arange(N))),
+        "seed": masked(SpecAugment("x", 10, p=1, num_freq_masks=0), row_keys(2, 1, np.arange(N))),
+        "column": masked(SpecAugment("y", 10, p=1, num_freq_masks=0)),
+        "salt": masked(SpecAugment("x", 10, p=1, num_freq_masks=0, salt=1)),
+        "next row": masked(SpecAugment("x", 10, p=1, num_freq_masks=0), np.roll(KEYS, 1)),
+    }
+    for name, (other, _) in others.items():
+        assert abs(np.corrcoef(one, other.sum(axis=1))[0, 1]) < 5 / np.sqrt(N), name
+
+
+def test_seed_and_epoch_are_not_added():
+    assert not np.intersect1d(row_keys(1, 2, np.arange(1000)), row_keys(2, 1, np.arange(1000))).size
+    assert len(np.unique(row_keys(0, 0, np.arange(100_000)))) == 100_000
+    with pytest.raises(OptionError, match="negative"):
+        row_keys(-1, 0, [1])
+
+
+@st.composite
+def cases(draw):
+    shape = draw(st.sampled_from([(7, 12), (1, 9, 20), (3, 6, 5), (2, 2, 11, 13)]))
+    small = min(shape[-2:])
+    augment = SpecAugment(
+        "x",
+        draw(st.integers(0, shape[-1])),
+        draw(st.integers(0, small)),
+        num_time_masks=draw(st.integers(0, 3)),
+        num_freq_masks=draw(st.integers(0, 3)),
+        mask_value=draw(st.sampled_from([0.0, 2.5, -1.0, "mean"])),
+        p=draw(st.sampled_from([0.5, 1.0])),
+    )
+    dtype = draw(st.sampled_from(["f8", "f4", "f2"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    array = rng.standard_normal((9, *shape)).astype(dtype)
+    array.flags.writeable = False  # as Ray hands them out
+    return augment, array, row_keys(draw(st.integers(0, 9)), 0, rng.integers(0, 2**40, 9))
+
+
+@given(cases())
+def test_a_batch_is_its_rows_however_it_is_cut_and_whatever_it_is_made_of(case):
+    augment, array, keys = case
+    whole = augment.apply_batch(array, keys)
+    assert whole.dtype == array.dtype
+    order = np.random.default_rng(0).permutation(9)
+    parts = [
+        augment.apply_batch(part, key)
+        for part, key in zip(np.split(array, [2, 3]), np.split(keys, [2, 3]), strict=True)
+    ]
+    assert np.array_equal(np.concatenate(parts), whole)
+    assert np.array_equal(augment.apply_batch(array[order], keys[order]), whole[order])
+    assert np.array_equal(augment.apply(array[4], keys[4]), whole[4])
+    assert np.array_equal(augment.apply(array[4], int(keys[4])), whole[4])
+    tensor, words = torch.from_numpy(array.copy()), torch.from_numpy(keys.view(np.int64))
+    assert np.array_equal(augment.apply_batch(tensor, words).numpy(), whole)
+    assert np.array_equal(augment.apply_batch(tensor, words.view(torch.uint64)).numpy(), whole)
+    assert np.array_equal(augment.apply(tensor[4], int(keys[4])).numpy(), whole[4])
+    again = pickle.loads(pickle.dumps(augment))
+    assert again == augment
+    assert np.array_equal(again.apply_batch(array, keys), whole)
+
+
+@given(cases())
+@settings(max_examples=50)
+def test_the_path_of_other_devices_gives_the_same(case):
+    augment, array, keys = case
+    from ray_h5.transforms import spec_augment
+
+    whole = augment.apply_batch(array, keys)
+    tensor = torch.from_numpy(array.copy())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spec_augment, "as_numpy", lambda _: None)  # as if it lay on a GPU
+        found = augment.apply_batch(tensor, torch.from_numpy(keys.view(np.int64)))
+    if augment.mask_value == "mean":
+        np.testing.assert_allclose(found.numpy(), whole, rtol=2e-3 if array.dtype == np.float16 else 1e-6)
+    else:
+        assert np.array_equal(found.numpy(), whole)
+    assert np.array_equal(tensor.numpy(), array)
+
+
+@given(cases())
+def test_masks_never_take_all_of_an_axis(case):
+    augment, array, keys = case
+    changed = augment.apply_batch(np.ones(array.shape), keys) != 1
+    if augment.mask_value != "mean":
+        assert not changed.reshape(9, -1).all(axis=1).any()
+
+
+def test_many_masks_together_leave_something():
+    augment = SpecAugment("x", 20, 5, num_time_masks=9, num_freq_masks=9, p=1)
+    out = augment.apply_batch(np.ones((2000, 5, 20)), KEYS[:2000])
+    assert (out == 1).any(axis=(1, 2)).all()
+
+
+def test_mean_is_the_mean_of_the_sample_before_masking():
+    array = np.random.default_rng(0).standard_normal((50, 2, 6, 9)) + 5
+    out = SpecAugment("x", 4, 3, mask_value="mean", p=1).apply_batch(array, KEYS[:50])
+    for before, after in zip(array, out, strict=True):
+        assert np.isin(after[after != before], before.mean()).all()
+    assert (out != array).any()
+
+
+def test_bfloat16_integers_and_other_axes():
+    array = np.random.default_rng(0).integers(1, 100, (50, 6, 9))
+    augment = SpecAugment("x", 4, 3, p=1)
+    whole = augment.apply_batch(array, KEYS[:50])
+    assert np.array_equal(augment.apply_batch(array.astype("u1"), KEYS[:50]), whole)
+    half = augment.apply_batch(torch.from_numpy(array).bfloat16(), torch.from_numpy(KEYS[:50].view(np.int64)))
+    assert half.dtype == torch.bfloat16
+    assert np.array_equal(half.float().numpy(), whole)
+    turned = SpecAugment("x", 4, 3, p=1, time_axis=0, freq_axis=1)
+    assert np.array_equal(turned.apply_batch(array.swapaxes(1, 2), KEYS[:50]), whole.swapaxes(1, 2))
+
+
+def test_a_batch_is_a_dict_and_nothing_in_it_changes():
+    array = np.random.default_rng(0).standard_normal((50, 6, 9))
+    batch = {"x": array, "y": np.arange(50), "row_key": KEYS[:50]}
+    augment = SpecAugment("x", 4, 3)
+    out = augment(batch)
+    assert list(out) == ["x", "y", "row_key"]
+    assert np.array_equal(out["x"], augment.apply_batch(array, KEYS[:50]))
+    assert out["y"] is batch["y"]
+    assert batch["x"] is array
+    assert SpecAugment("x", 4, 3, p=0)(batch)["x"] is array
+    tensors = augment({name: torch.from_numpy(value.copy()) for name, value in batch.items()})
+    assert np.array_equal(tensors["x"].numpy(), out["x"])
+
+
+def test_errors():
+    batch = {"x": np.zeros((2, 6, 9)), "row_key": KEYS[:2]}
+    with pytest.raises(MaskTooLargeError, match=r"time_mask_param=40 is greater than axis -1 .* length 9"):
+        SpecAugment("x")(batch)
+    with pytest.raises(MaskTooLargeError, match=r"freq_mask_param=7 .* length 6"):
+        SpecAugment("x", 5, 7)(batch)
+    assert SpecAugment("x", num_time_masks=0, num_freq_masks=0)(batch)["x"].shape == (2, 6, 9)
+    with pytest.raises(MissingRowKeyError, match="include_row_keys=True"):
+        SpecAugment("x", 5, 5)({"x": batch["x"]})
+    with pytest.raises(UnknownColumnError, match="no column 'z', only 'x', 'row_key'"):
+        SpecAugment("z", 5, 5)(batch)
+    with pytest.raises(SchemaMismatchError, match=r"2 rows, but keys of shape \(3,\)"):
+        SpecAugment("x", 5, 5).apply_batch(batch["x"], KEYS[:3])
+    with pytest.raises(UnsupportedColumnError, match="freq_axis=-2"):
+        SpecAugment("x", 5, 5).apply_batch(np.zeros((2, 9)), KEYS[:2])
+    with pytest.raises(OptionError, match="keys have dtype"):
+        SpecAugment("x", 5, 5).apply_batch(batch["x"], np.array([0.1, 0.2]))
+    with pytest.raises(OptionError, match="the same axis"):
+        SpecAugment("x", 5, 5, freq_axis=-1).apply_batch(batch["x"], KEYS[:2])
+
+
+@pytest.mark.parametrize(
+    "options", [{"p": 1.1}, {"p": float("nan")}, {"time_mask_param": -1}, {"num_freq_masks": -1}, {"mask_value": "max"}]
+)
+def test_options(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        SpecAugment("x", **options)
+
+
+def test_the_masks_of_a_version_are_those_of_the_next():
+    out = SpecAugment("x", 10, 3).apply_batch(np.ones((4, 8, 30)), row_keys(0, 0, np.arange(4)))
+    assert (out == 0).sum(axis=(1, 2)).tolist() == GOLDEN
+
+
+GOLDEN = [56, 100, 125, 48]

@@ -1,0 +1,150 @@
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import (
+    ConstantColumnError,
+    CorruptFileError,
+    NonFiniteError,
+    NotFittedError,
+    NotFoundError,
+    OptionError,
+    SchemaMismatchError,
+    UnsupportedColumnError,
+)
+from ray_h5.transforms import Scaler
+from ray_h5.transforms.files import load_scalers, save_scalers
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([None, 0, (0, 2), (0, 1)]),
+    st.sampled_from(["f8", "f4", "f2", "u1", "i4", "?"]),
+    st.sampled_from([(30, 3, 8), (2000, 3, 40)]),
+)
+def test_transform_is_numpys_arithmetic_and_inverse_undoes_it(seed, axis, dtype, shape):
+    rows = (np.random.default_rng(seed).standard_normal(shape) * 9 + 20).astype("f8")
+    rows = (rows > 20) if dtype == "?" else rows.astype(dtype)
+    scaler = Scaler.fit(rows, axis)
+    wide = rows.astype("f8")
+    std = wide.std(axis=axis, keepdims=True)
+    expected = (wide - wide.mean(axis=axis, keepdims=True)) / (std + 1e-8)
+    found = scaler.transform(rows)
+    assert found.dtype == (rows.dtype if rows.dtype.kind == "f" else np.float32)
+    tolerance = {"f8": 1e-12, "f2": 4e-3}.get(dtype, 2e-6)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(scaler.inverse(found), wide, rtol=tolerance * 10, atol=tolerance * 30)
+    # One row is scaled as in its batch, and a tensor as an array is.
+    assert np.array_equal(scaler.transform(rows[5]), found[5])
+    assert np.array_equal(scaler.transform(torch.from_numpy(rows)).numpy(), found)
+    assert np.array_equal(scaler.inverse(torch.from_numpy(found)).numpy(), scaler.inverse(found))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_digits_are_kept_with_large_means(dtype):
+    rows = (np.random.default_rng(0).standard_normal((5000, 4)) * 1000 + 1e8).astype(dtype)
+    found = Scaler.fit(rows, 0).transform(rows)
+    wide = rows.astype(np.longdouble)
+    expected = ((wide - wide.mean(0)) / wide.std(0)).astype("f8")
+    np.testing.assert_allclose(found, expected, atol=1e-6 if dtype == "f4" else 1e-10)
+
+
+def test_update_and_merge_are_one_fit_of_all_rows():
+    rows = np.random.default_rng(0).standard_normal((90, 4))
+    whole, parts = Scaler.fit(rows, 0), Scaler.fit(rows[:30], 0)
+    for found in (parts.update(rows[30:]), parts.merge(Scaler.fit(rows[30:], 0))):
+        np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-13)
+        np.testing.assert_allclose(found.scale, whole.scale, rtol=1e-13)
+
+
+def test_nan_passes_through_and_reduced_axes_may_change_their_length():
+    scaler = Scaler.fit(np.random.default_rng(0).standard_normal((9, 2, 5)), (0, 2))
+    found = scaler.transform(np.full((4, 2, 77), np.nan))
+    assert found.shape == (4, 2, 77)
+    assert np.isnan(found).all()
+
+
+def test_scalar_columns_and_empty_batches():
+    scaler = Scaler.fit(np.arange(10.0), epsilon=0)
+    assert scaler.transform(np.array([4.5])).tolist() == [0.0]
+    assert scaler.transform(np.empty(0)).shape == (0,)
+    assert float(scaler.transform(np.float64(4.5))) == 0.0
+
+
+def test_the_input_is_never_changed():
+    rows = np.random.default_rng(0).standard_normal((9, 2)).astype("f4")
+    rows.flags.writeable = False
+    kept = rows.copy()
+    scaler = Scaler.fit(rows, 0)
+    scaler.inverse(scaler.transform(rows))
+    tensor = torch.from_numpy(kept.copy())
+    scaler.transform(tensor)
+    assert np.array_equal(rows, kept)
+    assert np.array_equal(tensor.numpy(), kept)
+
+
+def test_a_constant_is_an_error_that_names_it_or_becomes_zero():
+    rows = np.random.default_rng(0).standard_normal((9, 3, 5))
+    rows[:, 1] = 7
+    with pytest.raises(ConstantColumnError, match=r"1 of 3 places along axis 1: 1; the first is 7.*constant='one'"):
+        Scaler.fit(rows, (0, 2))
+    scaler = Scaler.fit(rows, (0, 2), constant="one")
+    found = scaler.transform(rows)
+    assert (found[:, 1] == 0).all()
+    assert np.array_equal(scaler.inverse(found)[:, 1], rows[:, 1])
+    with pytest.raises(ConstantColumnError, match="all values are 7"):
+        Scaler.fit(rows[:, 1])
+
+
+def test_errors():
+    rows = np.random.default_rng(0).standard_normal((9, 3, 5))
+    scaler = Scaler.fit(rows, (0, 2))
+    for shape in [(9, 2, 5), (9, 1, 5), (3,), (2, 9, 3, 5), ()]:
+        with pytest.raises(SchemaMismatchError, match=r"fitted on rows of shape \(3, any\)"):
+            scaler.transform(np.zeros(shape))
+    with pytest.raises(UnsupportedColumnError):
+        scaler.transform(rows.astype(complex))
+    with pytest.raises(NotFittedError, match="no value was counted"):
+        Scaler.fit(rows[:0])
+    rows[:, 2] = np.nan
+    with pytest.raises(NonFiniteError, match="all values are NaN at 1 of 3 places along axis 1: 2"):
+        Scaler.fit(rows, (0, 2), nan_policy="omit")
+    with pytest.raises(OptionError, match="epsilon"):
+        Scaler.fit(rows[:, 0], epsilon=-1)
+    with pytest.raises(OptionError, match="constant"):
+        Scaler.fit(rows[:, 0], constant="skip")
+
+
+def test_it_survives_json_pickle_and_npz(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((9, 3, 5))
+    scaler = Scaler.fit(rows, (0, 2), constant="one")
+    save_scalers(tmp_path / "s.npz", {"a/b": scaler})
+    for back in (
+        Scaler.from_dict(json.loads(json.dumps(scaler.to_dict()))),
+        pickle.loads(pickle.dumps(scaler)),
+        load_scalers(tmp_path / "s.npz")["a/b"],
+    ):
+        assert back.constant == "one"
+        assert np.array_equal(back.transform(rows), scaler.transform(rows))
+
+
+def test_a_file_that_is_something_else_is_a_named_error(tmp_path):
+    with pytest.raises(NotFoundError, match="no such file"):
+        load_scalers(tmp_path / "none.npz")
+    path = tmp_path / "s.npz"
+    for content in (b"", b"PK\x03\x04 and no more", b"words"):
+        path.write_bytes(content)
+        with pytest.raises(CorruptFileError, match=r"s\.npz: expected"):
+            load_scalers(path)
+    np.savez(path, header=np.array('{"format": "ray_h5.scalers", "version": 99}'))
+    with pytest.raises(CorruptFileError, match="version 99"):
+        load_scalers(path)
+    np.savez(path, header=np.array([{}], dtype=object))  # a pickle, which is never loaded
+    with pytest.raises(CorruptFileError):
+        load_scalers(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["s.npz"]
