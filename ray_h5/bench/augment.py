@@ -18,7 +18,8 @@ import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import count_rows, ray_session
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.transforms import GaussianNoise, SpecAugment, row_keys
+from ray_h5.planning.order import row_keys
+from ray_h5.transforms import GaussianNoise, SpecAugment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,7 +79,7 @@ def _batches(shape: tuple[int, ...], turns: int) -> list[Result]:
 
 def _ours(array: np.ndarray[Any, Any], augmentations: tuple[Augmentation, ...]) -> None:
     for batch in range(_BATCHES):
-        keys = row_keys(0, 0, np.arange(len(array)) + batch * len(array))
+        keys = row_keys(np.arange(len(array)) + batch * len(array), 0, 0)
         made = array
         for augmentation in augmentations:
             made = augmentation.apply_batch(made, keys)

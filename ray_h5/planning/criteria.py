@@ -61,11 +61,18 @@ def between(low: Any, high: Any) -> Between:
     PredicateError
         If both sides are open, or nothing can lie in between.
     """
+    low, high = _plain(low), _plain(high)
     if low is None and high is None:
         raise PredicateError("between(None, None): expected at least one end")
-    if low is not None and high is not None and not low <= high:
+    for end in (low, high):
+        _check_scalar(f"between({low!r}, {high!r})", end, "numbers, strings or None")
+    try:
+        is_empty = low is not None and high is not None and not low <= high
+    except TypeError as exc:
+        raise PredicateError(f"between({low!r}, {high!r}): expected ends of one type: {exc}") from exc
+    if is_empty:
         raise PredicateError(f"between({low!r}, {high!r}): nothing lies in between; the lower end comes first")
-    return Between(_plain(low), _plain(high))
+    return Between(low, high)
 
 
 def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
@@ -82,6 +89,8 @@ def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise PredicateError(f"any_equal({value!r}): expected a number")
+    if value != value or (isinstance(value, int) and not -(2**63) <= value < 2**64):
+        raise PredicateError(f"any_equal({value!r}): no value of a column equals it")
     return AnyEqual(value, valid)
 
 
@@ -123,7 +132,8 @@ def where(**criteria: Any) -> pc.Expression:
         ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
         ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
-        the 1 and 0 of integer columns.
+        the 1 and 0 of columns of numbers, and those the values of boolean columns. An empty list
+        selects no row.
 
     Returns
     -------
@@ -157,11 +167,16 @@ def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
     values = _values(wanted)
     if values is None:
         value = _plain(wanted)
-        # pyarrow compares no boolean with an integer, but looks it up among integers.
-        return fields.is_in(name, [value]) if isinstance(value, bool) else fields.column(name) == _scalar(name, value)
+        _check_scalar(
+            f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
+        )
+        # pyarrow compares no boolean with an integer, but looks it up among integers, and the other way round.
+        return fields.is_in(name, [value]) if _is_truth(value) else fields.column(name) == value
+    if not values:
+        return fields.is_null(name) & ~fields.is_null(name)  # no row; an empty list has no type to look up
     try:
         pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
     return fields.is_in(name, values)
 
@@ -169,7 +184,7 @@ def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
 def _values(wanted: Any) -> list[Any] | None:
     """Return the values of a collection, or None if `wanted` is one value."""
     if isinstance(wanted, (set, frozenset)):
-        wanted = sorted(wanted)
+        wanted = sorted(wanted, key=repr)
     if isinstance(wanted, np.ndarray) and wanted.ndim == 1:
         wanted = wanted.tolist()
     if isinstance(wanted, (pa.Array, pa.ChunkedArray)):
@@ -177,15 +192,17 @@ def _values(wanted: Any) -> list[Any] | None:
     return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
 
 
-def _scalar(name: str, value: Any) -> Any:
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, int) and value in (0, 1)
+
+
+def _check_scalar(where: str, value: Any, expected: str) -> None:
     try:
-        pa.scalar(value)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as exc:
-        raise PredicateError(
-            f"where({name}={value!r}): expected a value, a list of values, between(...), any_equal(...) or "
-            f"row_mask(), found {type(value).__name__}"
-        ) from exc
-    return value
+        kind = pa.scalar(value).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        kind = None
+    if kind is None or pa.types.is_nested(kind):
+        raise PredicateError(f"{where}: expected {expected}, found {type(value).__name__}")
 
 
 def _plain(value: Any) -> Any:

@@ -91,6 +91,11 @@ def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
         raise PredicateError(f"{where} lists row {outside[0]}; the file has {num_rows} rows")
     found = np.zeros(num_rows, bool)
     found[values.astype(np.int64)] = True
+    if np.count_nonzero(found) != len(values):
+        raise PredicateError(
+            f"{where} lists a row more than once; expected row numbers, each once. If its 0 and 1 say which rows to "
+            f"take, choose them with where(**{{{column!r}: 1}})."
+        )
     return found
 
 

@@ -101,11 +101,17 @@ class FileFacts:
     def answers(self, question: Question) -> bool:
         """Whether nothing has to be read for `question`."""
         asked = question.columns if question.columns is not None else self.listing
-        return (
-            asked is not None
-            and all(name in self.columns for name in asked)
-            and all(spec in self.values for spec in question.values)
-        )
+        if asked is None or not all(name in self.columns for name in asked):
+            return False
+        return not question.values or not self.absent(question)
+
+    def absent(self, question: Question) -> list[ColumnSpec]:
+        """Return the columns whose values are asked for and not there, of as many rows as the others have.
+
+        A file may have columns of several lengths; a mask is then of those that are read with it.
+        """
+        rows = self.num_rows(question.columns)
+        return [spec for spec in question.values if spec not in self.values or len(self.values[spec]) != rows]
 
     def chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnFacts]:
         """Return the columns asked for, as far as the file has them."""
@@ -131,9 +137,8 @@ def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) 
         if facts is None:
             facts = FileFacts(path, reader.identity)
         _learn_columns(facts, reader, question.columns)
-        for spec in question.values:
-            if spec not in facts.values:
-                facts.values[spec] = _values(facts, reader, spec, question.columns)
+        for spec in facts.absent(question) if question.values else ():
+            facts.values[spec] = _values(facts, reader, spec, question.columns)
     return facts
 
 

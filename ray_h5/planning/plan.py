@@ -45,7 +45,8 @@ class Tail:
     rows: int
 
     def __post_init__(self) -> None:
-        if self.rule not in ("drop", "pad") or not isinstance(self.rows, int) or self.rows < 1:
+        is_integer = isinstance(self.rows, int) and not isinstance(self.rows, bool)
+        if self.rule not in ("drop", "pad") or not is_integer or self.rows < 1:
             raise OptionError(f"{self}: expected 'drop' or 'pad', and 1 row or more")
 
     def apply(self, num_rows: int) -> int:

@@ -13,7 +13,7 @@ from ray_h5.errors import OptionError
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import Lookup, RowIndex, build_index
 from ray_h5.planning.plan import ReadPlan, make_plan
-from ray_h5.planning.predicate import check_names, evaluate
+from ray_h5.planning.predicate import check_names, comparable_type, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
@@ -79,7 +79,9 @@ def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expre
         The predicate.
     """
     named = _named_columns(index, specs, predicate)
-    return evaluate(predicate, pa.table(dict(index.small_columns(list(named.values())))))
+    columns = dict(index.small_columns(list(named.values())))
+    # A table without columns would have no rows; an expression such as a constant names none.
+    return evaluate(predicate, pa.table(columns or {"": pa.nulls(index.num_rows)}))
 
 
 def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
@@ -99,7 +101,7 @@ def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: 
 
 def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) -> str | None:
     # Without any column a table could not be filtered at all.
-    table = pa.table({"": pa.array([], pa.int8()), **{n: pa.array([], s.value_type) for n, s in found.items()}})
+    table = pa.table({"": pa.array([], pa.int8()), **{name: _nothing(spec) for name, spec in found.items()}})
     try:
         table.filter(predicate)
     except pa.ArrowInvalid as exc:
@@ -108,3 +110,7 @@ def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) ->
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return None  # evaluating it says what is wrong
     return None
+
+
+def _nothing(spec: ColumnSpec) -> pa.Array:
+    return pa.array([], comparable_type(spec.value_type))

@@ -81,6 +81,10 @@ class Done:
     world_size: int
     block_rows: int
 
+    def __post_init__(self) -> None:
+        for name in ("rows", "world_size", "block_rows"):
+            _check_integer(f"Position: earlier {name}", getattr(self, name), 1)
+
     def left(self, num_rows: int) -> int:
         """Return how many of `num_rows` rows are left."""
         return num_rows - self.rows * self.world_size
@@ -131,15 +135,14 @@ class Position:
 
     def __post_init__(self) -> None:
         for name in ("seed", "epoch", "rows", "world_size", "block_rows"):
-            value, least = getattr(self, name), 1 if name in {"world_size", "block_rows"} else 0
-            if not isinstance(value, int) or value < least:
-                raise PositionError(f"Position: {name}={value!r}: expected an integer of {least} or more")
+            _check_integer(f"Position: {name}", getattr(self, name), 1 if name in {"world_size", "block_rows"} else 0)
+        if not isinstance(self.plan_hash, str):
+            raise PositionError(f"Position: plan_hash={self.plan_hash!r}: expected a string")
 
     @property
     def done(self) -> tuple[Done, ...]:
         """All that is done of the epoch, run by run."""
-        last = Done(self.rows, self.world_size, self.block_rows)
-        return (*self.earlier, last) if self.rows else self.earlier
+        return (*self.earlier, Done(self.rows, self.world_size, self.block_rows)) if self.rows else self.earlier
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON or a checkpoint."""
@@ -158,7 +161,17 @@ class Position:
         names = {each.name for each in fields(cls)}
         if not isinstance(found, Mapping) or set(found) != names:
             raise PositionError(f"Position: expected {', '.join(sorted(names))}, found {found!r}")
-        return cls(**{**found, "earlier": tuple(Done(*map(int, each)) for each in found["earlier"])})
+        earlier = found["earlier"]
+        if not isinstance(earlier, (list, tuple)) or not all(
+            isinstance(each, (list, tuple)) and len(each) == len(fields(Done)) for each in earlier
+        ):
+            raise PositionError(f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows]")
+        return cls(**{**found, "earlier": tuple(Done(*each) for each in earlier)})
+
+
+def _check_integer(what: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PositionError(f"{what}={value!r}: expected an integer of {least} or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +248,9 @@ def plan_hash(plan: ReadPlan) -> str:
         found.update(path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") + b"\0")
     found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).tobytes())
     found.update(repr((plan.order.shuffle, plan.tail)).encode())
+    if plan.order.groups is not None:
+        # What is drawn as a whole is up to the chunks, and so to the columns asked for.
+        found.update(plan.order.groups.described())
     return found.hexdigest()
 
 

@@ -44,11 +44,21 @@ def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:
     """
     rows = pa.array(np.arange(len(table), dtype=np.int64))
     try:
-        return table.append_column(_ROW, rows).filter(expression)[_ROW].to_numpy()
+        return _comparable(table).append_column(_ROW, rows).filter(expression)[_ROW].to_numpy()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
         raise PredicateError(
             f"predicate: {expression} cannot be evaluated on {_types(table)}: {str(exc).splitlines()[0]}"
         ) from exc
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which values are compared: pyarrow compares no float16, and casts it without a loss."""
+    return pa.float32() if pa.types.is_float16(kind) else kind
+
+
+def _comparable(table: pa.Table) -> pa.Table:
+    kinds = [(field.name, comparable_type(field.type)) for field in table.schema]
+    return table.cast(pa.schema(kinds))
 
 
 def _types(table: pa.Table) -> str:

@@ -64,15 +64,19 @@ class Shuffle:
             raise OptionError(f"Shuffle(window_rows={rows!r}): expected an integer of 1 or more, or None")
         if rows is not None and self.unit in ("rows", "files"):
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
+        if rows is not None:
+            object.__setattr__(self, "window_rows", int(rows))
 
 
 def make_key(*words: int) -> tuple[int, ...]:
     """Return the round keys of a permutation.
 
     `numpy.random.SeedSequence` combines the words, so that (seed 42, epoch 1) has nothing to do
-    with (seed 43, epoch 0).
+    with (seed 43, epoch 0). It cuts them into 32 bits each and takes missing ones for zeros: their
+    lengths go with them, or (5, 1, 0), (5, 1) and (5 + 2**32,) would be one key.
     """
-    return tuple(np.random.SeedSequence(words).generate_state(_ROUNDS, np.uint64).tolist())
+    entropy = [part for word in words for part in (-(-max(word.bit_length(), 1) // 32), word)]
+    return tuple(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -133,7 +137,7 @@ def _table(n: int, key: tuple[int, ...]) -> np.ndarray:
     hashes += np.uint64(key[0])
     mix(hashes)
     hashes ^= np.uint64(key[1])
-    table = np.argsort(mix(hashes), kind="stable")
+    table = np.argsort(mix(hashes))  # no two hashes are equal: any sort gives the same
     table.setflags(write=False)
     return table
 

@@ -120,7 +120,7 @@ def _on_this_host() -> Iterator[None]:
         yield
     except NotFoundError as exc:
         raise NotFoundError(
-            f"on host {socket.gethostname()}: {exc} It was there when the dataset was made. Either it was removed "
+            f"on host {socket.gethostname()}: {exc}. It was there when the dataset was made. Either it was removed "
             "since, or this node does not see it: mount the file system that holds it at the same path on every node "
             "that reads; keep readers to the nodes that have it with ray_remote_args={'label_selector': {...}}; or "
             "write local:// before the path if only the driver's node has the file."

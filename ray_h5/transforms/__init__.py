@@ -5,7 +5,6 @@ same in a Ray task, in its retry and in a plain PyTorch Dataset.
 """
 
 from ray_h5.transforms.defaults import AugmentationDefaults, augmentation_defaults
-from ray_h5.transforms.keyed import row_keys
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.spec_augment import SpecAugment
@@ -18,5 +17,4 @@ __all__ = [
     "Scaler",
     "SpecAugment",
     "augmentation_defaults",
-    "row_keys",
 ]

@@ -19,7 +19,7 @@ from ray_h5.errors import OptionError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Words", "as_words", "below", "chance", "is_tensor", "mix", "row_keys", "states_of", "stream_id", "words_of"]
+__all__ = ["Words", "as_words", "below", "chance", "is_tensor", "mix", "states_of", "stream_id", "words_of"]
 
 Words: TypeAlias = "np.ndarray[Any, Any] | torch.Tensor"
 """64-bit words: a uint64 array, or an int64 tensor with the same bits."""
@@ -28,34 +28,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 """The constants of SplitMix64; the mix is Stafford's variant 13 of MurmurHash3's."""
-
-
-def row_keys(seed: int, epoch: int, row_ids: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the keys of rows in an epoch.
-
-    Parameters
-    ----------
-    seed, epoch : int
-        Not negative. They are combined, never added: seed 1 in epoch 2 has nothing of seed 2 in epoch 1.
-    row_ids : array_like of int, shape (n,)
-        Positions of the rows in the dataset.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n,)
-        Different rows of one epoch have different keys.
-
-    Raises
-    ------
-    OptionError
-        If `seed` or `epoch` is negative.
-    """
-    if seed < 0 or epoch < 0:
-        raise OptionError(f"seed and epoch must not be negative, got seed={seed} and epoch={epoch}")
-    state = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
-    ids = np.atleast_1d(np.asarray(row_ids)).astype(np.int64).view(np.uint64)
-    keys: np.ndarray[Any, np.dtype[np.uint64]] = mix(state + (ids + np.uint64(1)) * np.uint64(GOLDEN))
-    return keys
 
 
 def stream_id(kind: str, column: str, salt: int) -> int:
@@ -88,7 +60,7 @@ def as_words(keys: Any) -> Words:
         return array.view(np.uint64)
     raise OptionError(
         f"keys have dtype {array.dtype}: expected uint64 (or the same bits as int64), one a row; "
-        "ray_h5.transforms.row_keys makes them from seed, epoch and row ids"
+        "read_h5(..., include_row_keys=True) adds them as the column row_key"
     )
 
 

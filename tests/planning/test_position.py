@@ -51,7 +51,7 @@ def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, worl
     bounds = [cut.bounds(block) for block in range(cut.num_blocks)]
     assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds)][: len(bounds)]
     assert (bounds[-1][1] if bounds else 0) == num_rows
-    assert all(0 < stop - start <= block_rows for start, stop in bounds)
+    assert all(0 < stop - start <= max(block_rows, world_size - 1) for start, stop in bounds)
     assert 0 <= cut.unshared_rows < world_size
     assert cut.full_blocks % world_size == 0
     shared = bounds[: cut.num_blocks - (cut.unshared_rows > 0)]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError
-from ray_h5.transforms import GaussianNoise, SpecAugment, augmentation_defaults, row_keys
+from ray_h5.planning.order import row_keys
+from ray_h5.transforms import GaussianNoise, SpecAugment, augmentation_defaults
 
 
 @pytest.mark.parametrize("shape", [(43, 300), (1, 224, 313), (2, 3), (1, 1)])
@@ -14,7 +15,7 @@ def test_options_fit_the_shape_and_grow_weaker_with_more_data(shape):
         defaults = augmentation_defaults(samples, shape)
         augment = SpecAugment("x", **defaults.spec_augment)
         noise = GaussianNoise("x", **defaults.gaussian_noise)
-        keys = row_keys(0, 0, np.arange(3))
+        keys = row_keys(np.arange(3), 0, 0)
         assert noise.apply_batch(augment.apply_batch(np.ones((3, *shape)), keys), keys).shape == (3, *shape)
         spec = defaults.spec_augment
         strengths.append(

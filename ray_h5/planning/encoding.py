@@ -1,0 +1,134 @@
+"""What is known of a file <-> bytes: an Arrow IPC stream, whose metadata says in JSON what its columns are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.hdf5.layout import FileIdentity, Kind
+from ray_h5.planning.facts import ColumnFacts, FileFacts
+from ray_h5.planning.schema import ColumnSpec
+
+
+def to_body(facts: FileFacts, named: list[Any]) -> bytes:
+    """Return the bytes for some facts; `named` says whose they are."""
+    described = {
+        "of": named,
+        "identity": astuple(facts.identity),
+        "listing": facts.listing,
+        "sources": [[path, astuple(identity)] for path, identity in facts.sources],
+        "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows] for c in facts.columns.values()],
+        "values": [_spec_to_json(spec) for spec in facts.values],
+    }
+    # A table of one row: not all columns need to be of one length.
+    columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in facts.values.values()]
+    fields = [(f"{i}", column.type) for i, column in enumerate(columns)]
+    schema = pa.schema(fields, metadata={"ray_h5": json.dumps(described)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        if columns:
+            writer.write_table(pa.table(columns, schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
+    """Return what `to_body` was given.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are anything else, or of another file.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        described = json.loads(table.schema.metadata[b"ray_h5"])
+        if described["of"] != named:
+            raise ValueError(f"it is of {described['of']}")
+        facts = _to_facts(path, described, table)
+    except (pa.ArrowException, OSError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as exc:
+        # What Arrow, JSON and numpy raise for bytes that are none of theirs; Arrow also an OSError.
+        raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+    _check(facts)
+    return facts
+
+
+def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFacts:
+    columns = [ColumnFacts(_spec_from_json(spec), rows, chunk) for spec, rows, chunk in described["columns"]]
+    specs = [_spec_from_json(spec) for spec in described["values"]]
+    if table.num_columns != len(specs) or table.num_rows != min(len(specs), 1):
+        raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
+    listing = described["listing"]
+    return FileFacts(
+        path,
+        FileIdentity(*described["identity"]),
+        {column.spec.name: column for column in columns},
+        None if listing is None else tuple(listing),
+        tuple((source, FileIdentity(*identity)) for source, identity in described["sources"]),
+        {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
+    )
+
+
+def _check(facts: FileFacts) -> None:
+    for column in facts.columns.values():
+        _check_integers(f"column {column.spec.name!r}", column.num_rows, column.chunk_rows - 1)
+    for source, identity in ((facts.path, facts.identity), *facts.sources):
+        _check_integers(f"the state of {source!r}", *map(_absolute, astuple(identity)))
+    for name in facts.listing or ():
+        if name not in facts.columns:
+            raise ValueError(f"column {name!r} is listed, and not described")
+    for spec, values in facts.values.items():
+        stored = facts.columns.get(spec.name)
+        if values.type != spec.value_type or (stored is not None and len(values) != stored.num_rows):
+            raise ValueError(f"column {spec.name!r}: {len(values)} values of type {values.type}")
+        if values.null_count:
+            raise ValueError(f"column {spec.name!r}: {values.null_count} of its values are missing")
+
+
+def _absolute(value: Any) -> Any:
+    return abs(value) if isinstance(value, int) and not isinstance(value, bool) else value  # there are times before 1970
+
+
+def _check_integers(what: str, *values: Any) -> None:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{what}: {value!r} is no number of 0 or more")
+
+
+def _spec_to_json(spec: ColumnSpec) -> list[Any]:
+    element = None if spec.element is None else spec.element.str
+    return [spec.name, spec.kind, _dtype_to_json(spec.dtype), list(spec.row_shape), element, spec.as_bytes]
+
+
+def _spec_from_json(parts: list[Any]) -> ColumnSpec:
+    name, kind, dtype, row_shape, element, as_bytes = parts
+    if not isinstance(name, str) or kind not in get_args(Kind) or not isinstance(as_bytes, bool):
+        raise ValueError(f"{parts} is no column")
+    _check_integers(f"the shape of column {name!r}", *row_shape)
+    found = np.dtype(element) if element is not None else None
+    return ColumnSpec(name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes)
+
+
+def _dtype_to_json(dtype: np.dtype) -> Any:
+    if dtype.subdtype is not None:
+        element, shape = dtype.subdtype
+        return {"element": _dtype_to_json(element), "shape": list(shape)}
+    if dtype.names is not None:
+        offsets = [dtype.fields[name][1] for name in dtype.names] if dtype.fields else []
+        parts = [_dtype_to_json(dtype[name]) for name in dtype.names]
+        return {"names": list(dtype.names), "formats": parts, "offsets": offsets, "itemsize": dtype.itemsize}
+    return dtype.str
+
+
+def _dtype_from_json(found: Any) -> np.dtype:
+    if isinstance(found, str):
+        return np.dtype(found)
+    if "element" in found:
+        return np.dtype((_dtype_from_json(found["element"]), tuple(found["shape"])))
+    parts: Any = {**found, "formats": [_dtype_from_json(each) for each in found["formats"]]}
+    return np.dtype(parts)

@@ -1,0 +1,253 @@
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.planning.criteria import any_equal, between, derived_name, parse_derived, row_mask, where
+from ray_h5.planning.planner import plan_files
+from ray_h5.planning.predicate import evaluate
+
+COLUMNS = {
+    "u": np.array([0, 1, 2, 255], "u1"),
+    "i": np.array([-1, 0, 1, 2**40]),
+    "f": np.array([0, 1, np.nan, -0.5], "f4"),
+    "h": np.array([0, 1, np.nan, 2], "f2"),
+    "b": np.array([True, False, True, False]),
+    "s": ["a", "b", "", "ä"],
+}
+TABLE = pa.table(COLUMNS)
+
+SCALARS = [
+    (dict(u=1), [1]),
+    (dict(u=np.uint8(2)), [2]),
+    (dict(u=True), [1]),
+    (dict(u=False), [0]),
+    (dict(i=True), [2]),
+    (dict(f=True), [1]),
+    (dict(f=0), [0]),
+    (dict(b=True), [0, 2]),
+    (dict(b=0), [1, 3]),
+    (dict(b=1), [0, 2]),
+    (dict(b=[True, False]), [0, 1, 2, 3]),
+    (dict(u=-1), []),
+    (dict(u=300), []),
+    (dict(u=[1, 300]), [1]),
+    (dict(u=1.5), []),
+    (dict(u=[1, 2.5]), [1]),
+    (dict(u=range(3)), [0, 1, 2]),
+    (dict(u={2, 1}), [1, 2]),
+    (dict(u=frozenset([1])), [1]),
+    (dict(u=(1,)), [1]),
+    (dict(u=np.array([1, 2])), [1, 2]),
+    (dict(u=pa.array([1])), [1]),
+    (dict(u=pa.chunked_array([[1], [2]])), [1, 2]),
+    (dict(u=[]), []),
+    (dict(s=[]), []),
+    (dict(s=set()), []),
+    (dict(f=[]), []),
+    (dict(b=[]), []),
+    (dict(f=-0.5), [3]),
+    (dict(f=float("nan")), []),
+    (dict(f=[1, 2]), [1]),
+    (dict(h=1), [1]),
+    (dict(h=[0.0, 2.0]), [0, 3]),
+    (dict(h=between(1, 2)), [1, 3]),
+    (dict(s="a"), [0]),
+    (dict(s=""), [2]),
+    (dict(s=["a", "ä", "zz"]), [0, 3]),
+    (dict(s=None), []),
+    (dict(f=None), []),
+    (dict(u=between(1, 2)), [1, 2]),
+    (dict(u=between(1, 1)), [1]),
+    (dict(u=between(0.5, 1.5)), [1]),
+    (dict(f=between(None, 0.5)), [0, 3]),
+    (dict(f=between(-1, None)), [0, 1, 3]),
+    (dict(s=between("a", "b")), [0, 1]),
+    (dict(s=between("b", None)), [1, 3]),
+    (dict(i=between(None, 0), u=0), [0]),
+    (dict(u=between(0, 2), s=["a", "", "ä"], b=True), [0, 2]),
+]
+
+
+@pytest.mark.parametrize(("criteria", "rows"), SCALARS)
+def test_what_passes(criteria, rows):
+    assert evaluate(where(**criteria), TABLE).tolist() == rows
+    passing = set(rows)
+    # What is not there is null nowhere: the rest passes what is not.
+    assert evaluate(~where(**criteria), TABLE).tolist() == [row for row in range(4) if row not in passing]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: where(), "at least one criterion"),
+        (lambda: where(u={"a": 1}), r"where\(u=\{'a': 1\}\): expected a value.* found dict"),
+        (lambda: where(u=object()), "found object"),
+        (lambda: where(u=np.zeros((2, 2))), "found ndarray"),
+        (lambda: where(u=(x for x in [1])), "found generator"),
+        (lambda: where(u=10**400), "found int"),
+        (lambda: where(u=[1, "a"]), "values of one type"),
+        (lambda: where(u={1, "a"}), "values of one type"),
+        (lambda: where(u=[1, 10**400]), "values of one type"),
+        (lambda: where(u=[[1]]), "values of one type"),
+        (lambda: between(None, None), "at least one end"),
+        (lambda: between(2, 1), "the lower end comes first"),
+        (lambda: between(float("nan"), 1), "nothing lies in between"),
+        (lambda: between("a", 3), "ends of one type"),
+        (lambda: between([1], 2), "numbers, strings or None, found list"),
+        (lambda: between(np.array([1]), 2), "found ndarray"),
+        (lambda: any_equal("a"), "expected a number"),
+        (lambda: any_equal(None), "expected a number"),
+        (lambda: any_equal([1]), "expected a number"),
+        (lambda: any_equal(True), "expected a number"),
+        (lambda: any_equal(float("nan")), "no value of a column equals it"),
+        (lambda: any_equal(10**40), "no value of a column equals it"),
+    ],
+)
+def test_what_is_no_criterion(make, says):
+    with pytest.raises(PredicateError, match=says):
+        make()
+
+
+@pytest.mark.parametrize("criteria", [dict(u="x"), dict(s=1), dict(s=True), dict(s=[1]), dict(u=["a"]), dict(b="x")])
+def test_what_cannot_be_compared_says_what_with_what(criteria):
+    with pytest.raises(PredicateError, match=r"cannot be evaluated on u: uint8, .*s: string"):
+        evaluate(where(**criteria), TABLE)
+
+
+@given(st.text(), st.one_of(st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False)), st.none() | st.text())
+def test_a_virtual_column_has_a_name_that_says_what_it_is(column, value, valid):
+    criterion = any_equal(value, valid=valid)
+    assert parse_derived(derived_name(column, criterion)) == (column, criterion)
+    assert parse_derived(derived_name(column, row_mask())) == (column, row_mask())
+    assert parse_derived(column) is None or column.startswith("ray_h5:")
+
+
+# Virtual columns, over files ---------------------------------------------------------------------
+
+ROWS, STEPS, CLASSES = (9, 0, 14), 5, 4
+
+
+@pytest.fixture(scope="module")
+def classed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classed")
+    paths = []
+    for i, rows in enumerate(ROWS):
+        rng = np.random.default_rng(i)
+        ids = rng.integers(0, CLASSES, (rows, STEPS))
+        ids[rng.random(rows) < 0.5] = 0
+        with h5py.File(folder / f"{i}.h5", "w") as file:
+            file["ids"] = ids.astype("f4")
+            file["one_hot"] = np.eye(CLASSES, dtype="u1")[ids].reshape(rows, STEPS, CLASSES)
+            file["weight"] = rng.choice([-1, 0, 0.5, np.nan], (rows, STEPS)).astype("f4")
+            file["good"] = rng.random((rows, STEPS)) < 0.5
+            file["label"] = rng.integers(0, 3, rows)
+            file["name"] = np.array([f"n{row}" for row in range(rows)], dtype=h5py.string_dtype())
+            file["empty"] = np.zeros((rows, 0), "u1")
+            file["cube"] = np.zeros((rows, 2, 2, 2), "u1")
+            mask = rng.random(rows) < 0.4
+            file["mask/bool"] = mask
+            file["mask/rows"] = rng.permutation(np.flatnonzero(mask))
+            file["mask/none"] = np.zeros(0, "i4")
+            file["mask/zeros_and_ones"] = mask.astype("u1")
+            file["mask/outside"] = np.array([rows])
+            file["mask/negative"] = np.array([-1])
+            file["mask/floats"] = mask.astype("f4")
+            file["mask/short"] = mask[:-1]
+        paths.append(str(folder / f"{i}.h5"))
+    return paths
+
+
+def whole(paths, name):
+    parts = []
+    for path in paths:
+        with h5py.File(path) as file:
+            parts.append(file[name][:])
+    return np.concatenate(parts)
+
+
+def selected(paths, predicate, columns=("ids",)):
+    return plan_files(paths, columns=columns, predicate=predicate)[1].selection.tolist()
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 3, 2.0, 7, -1, 0.5])
+@pytest.mark.parametrize("valid", [None, "weight", "good"])
+def test_a_value_at_any_step(classed, wanted, valid):
+    counts = np.ones((sum(ROWS), STEPS), bool) if valid is None else whole(classed, valid) > 0
+    expected = ((whole(classed, "ids") == wanted) & counts).any(axis=1)
+    assert selected(classed, where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(expected).tolist()
+    assert selected(classed, ~where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(~expected).tolist()
+    if wanted in range(CLASSES):
+        found = selected(classed, where(one_hot=any_equal(wanted, valid=valid)))
+        assert found == np.flatnonzero(expected).tolist()
+
+
+def test_other_columns_for_any_equal(classed):
+    assert selected(classed, where(label=any_equal(1))) == np.flatnonzero(whole(classed, "label") == 1).tolist()
+    assert selected(classed, where(good=any_equal(1))) == np.flatnonzero(whole(classed, "good").any(axis=1)).tolist()
+    assert selected(classed, where(empty=any_equal(0))) == []
+
+
+def test_masks(classed):
+    expected = np.flatnonzero(whole(classed, "mask/bool")).tolist()
+    assert selected(classed, where(**{"mask/bool": row_mask()})) == expected
+    assert selected(classed, where(**{"mask/rows": row_mask()})) == expected
+    assert selected(classed, where(**{"mask/bool": True})) == expected
+    assert selected(classed, where(**{"mask/zeros_and_ones": 1})) == expected
+    assert selected(classed, where(**{"mask/none": row_mask()})) == []
+    both = where(**{"mask/rows": row_mask()}, label=1, ids=any_equal(2))
+    ids, labels = whole(classed, "ids"), whole(classed, "label")
+    assert selected(classed, both) == [i for i in expected if labels[i] == 1 and (ids[i] == 2).any()]
+
+
+def test_a_mask_is_of_the_rows_that_are_read(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["long"] = np.arange(20)
+        file["short"] = np.arange(10)
+        file["rows"] = np.array([1, 7])
+    mask = where(rows=row_mask())
+    for index_dir in (None, str(tmp_path / "index")):
+        for column in ("long", "short", "long"):
+            assert plan_files([path], columns=[column], predicate=mask, index_dir=index_dir)[1].selection.tolist() == [1, 7]
+            both = mask & where(**{column: 7})
+            assert plan_files([path], columns=[column], predicate=both)[1].selection.tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("criteria", "error", "says"),
+    [
+        (dict(one_hot=any_equal(4)), PredicateError, r"0.h5: any_equal\(4\): column 'one_hot' is one-hot of 4 classes"),
+        (dict(one_hot=any_equal(0.5)), PredicateError, "expected a class from 0 to 3"),
+        (dict(one_hot=any_equal(-1)), PredicateError, "expected a class from 0 to 3"),
+        (dict(one_hot=any_equal(float("inf"))), PredicateError, "expected a class from 0 to 3"),
+        (dict(name=any_equal(1)), PredicateError, "holds string values"),
+        (dict(cube=any_equal(1)), PredicateError, r"shape \(2, 2, 2\) a row; expected numbers of shape \(T,\)"),
+        (dict(ids=any_equal(1, valid="label")), PredicateError, "of that shape in 'label'"),
+        (dict(ids=any_equal(1, valid="wieght")), UnknownColumnError, "Did you mean 'weight'"),
+        (dict(idz=any_equal(1)), UnknownColumnError, "Did you mean 'ids'"),
+        ({"mask/rows": any_equal(1)}, PredicateError, r"column 'mask/rows' has \d+ rows, the others 9"),
+        ({"mask/outside": row_mask()}, PredicateError, "lists row 9; the file has 9 rows"),
+        ({"mask/negative": row_mask()}, PredicateError, "lists row -1"),
+        ({"mask/floats": row_mask()}, PredicateError, "expected a boolean a row, or row numbers"),
+        ({"mask/short": row_mask()}, PredicateError, "has 8 entries; expected one for each of the 9 rows"),
+        ({"mask/zeros_and_ones": row_mask()}, PredicateError, r"more than once.*where\(\*\*\{'mask/zeros_and_ones': 1\}"),
+        ({"mask/trian": row_mask()}, UnknownColumnError, "no 'mask/trian'"),
+        (dict(ids=1), PredicateError, r"an array of shape \(5,\) a row.*any_equal\(value\).*ds.map"),
+        (dict(lable=1), UnknownColumnError, "Did you mean 'label'"),
+    ],
+)
+def test_what_virtual_columns_cannot_be_made_of(classed, criteria, error, says):
+    with pytest.raises(error, match=says):
+        selected(classed, where(**criteria))
+    with pytest.raises(error, match=says):
+        selected(classed, ~(where(label=1) & where(**criteria)))
+
+
+def test_constants(classed):
+    assert selected(classed, pc.scalar(True)) == list(range(sum(ROWS)))
+    assert selected(classed, pc.scalar(False)) == []
