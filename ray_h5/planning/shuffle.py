@@ -75,6 +75,8 @@ def make_key(*words: int) -> tuple[int, ...]:
     with (seed 43, epoch 0). It cuts them into 32 bits each and takes missing ones for zeros: their
     lengths go with them, or (5, 1, 0), (5, 1) and (5 + 2**32,) would be one key.
     """
+    if min(words) < 0:
+        raise OptionError(f"a seed or an epoch is negative: {min(words)}; expected zero or more")
     entropy = [part for word in words for part in (-(-max(word.bit_length(), 1) // 32), word)]
     return tuple(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
 

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from itertools import chain
 
 import h5py
 import numpy as np
@@ -76,7 +77,7 @@ def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, e
         stretch = resume(plan_of(num_rows, 7, shuffle), position, world_size)
         assert stretch.epoch == epoch
         left = by_rank(plan_of(num_rows, 7, shuffle), stretch)
-        rest = sum(left, [])
+        rest = list(chain(*left))
         unshared = stretch.cut(plan_of(num_rows, 7, shuffle)).unshared_rows
         assert unshared < world_size
         assert len(had + rest) + unshared == num_rows
@@ -95,7 +96,7 @@ def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, seco
     for steps in range(num_rows // world_size // batch + 2):
         had, position = consume(plan, Stretch(2, (), world_size), steps * batch)
         rest = by_rank(plan, resume(plan, position, second_world))
-        assert len({*had, *sum(rest, [])}) == len(had) + len(sum(rest, [])) > num_rows - second_world
+        assert len({*had, *chain(*rest)}) == len(had) + sum(map(len, rest)) > num_rows - second_world
         if second_world == world_size and batch * steps % block_rows == 0:
             # At the end of a round of blocks, each rank goes on with what it would have had.
             assert [share[position.rows :] for share in whole] == rest

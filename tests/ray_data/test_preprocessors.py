@@ -19,8 +19,9 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.planning.order import row_keys
 from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
-from ray_h5.transforms import GaussianNoise, SpecAugment, row_keys
+from ray_h5.transforms import GaussianNoise, SpecAugment
 from ray_h5.transforms.files import load_scalers
 
 from .conftest import concatenated
@@ -216,11 +217,11 @@ def test_what_is_no_standardize(tmp_path):
 
 def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
     def keyed(batch):
-        return {**batch, "row_key": row_keys(0, 1, batch["row_id"])}
+        return {**batch, "row_key": row_keys(batch["row_id"], 0, 1)}
 
     ds = read(signals, columns=["wide"], include_row_ids=True).map_batches(keyed)
     mask, noise = SpecAugment("wide", 8, 2), GaussianNoise("wide")
-    wide, keys = concatenated(signals, "wide"), row_keys(0, 1, np.arange(50))
+    wide, keys = concatenated(signals, "wide"), row_keys(np.arange(50), 0, 1)
     expected = noise.apply_batch(mask.apply_batch(wide, keys), keys)
     assert not np.array_equal(expected, wide)
     for batch_size in (None, 3):
