@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -163,16 +164,19 @@ def read_h5(
         threads=max(1, int(num_cpus or 1)),
         local_only=is_local_only(paths),
     )
-    ds = ray.data.read_datasource(
-        source,
-        # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
-        # and what it asks for it makes by cutting up what the tasks return.
-        override_num_blocks=1,
-        concurrency=concurrency,
-        num_cpus=num_cpus,
-        memory=memory,
-        **{"max_retries": _MAX_RETRIES, **(ray_remote_args or {})},
-    )
+    with warnings.catch_warnings():
+        # There is no named parameter for max_retries.
+        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
+        ds = ray.data.read_datasource(
+            source,
+            # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
+            # and what it asks for it makes by cutting up what the tasks return.
+            override_num_blocks=1,
+            concurrency=concurrency,
+            num_cpus=num_cpus,
+            memory=memory,
+            ray_remote_args={"max_retries": _MAX_RETRIES, **(ray_remote_args or {})},
+        )
     # The dataset has a context of its own; that of the user stays as it is.
     ds.context.execution_options.preserve_order |= preserve_order
     return ds
