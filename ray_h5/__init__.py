@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.predicates import kfold, where
     from ray_h5.ray_data.preprocessors import Standardize
     from ray_h5.ray_data.train import data_config, train_batches
+    from ray_h5.torch_data.combined import CombinedHDF5Dataset
+    from ray_h5.torch_data.dataset import H5Dataset
+    from ray_h5.torch_data.factory import OptimalDataLoaderFactory
+    from ray_h5.torch_data.lazy import H5LazyDataset, h5_worker_init_fn
+    from ray_h5.torch_data.loaders import H5DataLoader, create_optimized_dataloader, loader
+    from ray_h5.torch_data.monitor import DataLoaderPerformanceMonitor
+    from ray_h5.torch_data.rank_cached import DistributedError, RankMemCachedH5Dataset
+    from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
+    from ray_h5.torch_data.samples import Sample
+    from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
+    from ray_h5.torch_data.wrappers import WorkerSafeAugmentedDataset, WorkerSafeStandardizedDataset, worker_init_fn
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
@@ -28,47 +39,87 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CombinedHDF5Dataset": "ray_h5.torch_data.combined",
+    "DataLoaderPerformanceMonitor": "ray_h5.torch_data.monitor",
+    "DistributedError": "ray_h5.torch_data.rank_cached",
+    "EpochShuffleSampler": "ray_h5.torch_data.samplers",
     "GaussianNoise": "ray_h5.transforms.noise",
+    "H5DataLoader": "ray_h5.torch_data.loaders",
+    "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasource": "ray_h5.ray_data.datasource",
+    "H5LazyDataset": "ray_h5.torch_data.lazy",
+    "OptimalDataLoaderFactory": "ray_h5.torch_data.factory",
+    "OrderBatchSampler": "ray_h5.torch_data.samplers",
+    "OrderSampler": "ray_h5.torch_data.samplers",
     "Position": "ray_h5.planning.position",
+    "RankMemCachedH5Dataset": "ray_h5.torch_data.rank_cached",
     "RayH5Error": "ray_h5.errors",
     "RowReader": "ray_h5.hdf5.reader",
+    "Sample": "ray_h5.torch_data.samples",
     "Shuffle": "ray_h5.planning.shuffle",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessors",
+    "WorkerSafeAugmentedDataset": "ray_h5.torch_data.wrappers",
+    "WorkerSafeStandardizedDataset": "ray_h5.torch_data.wrappers",
+    "_balanced_contiguous_shard": "ray_h5.torch_data.shards",
+    "_interleaved_indices": "ray_h5.torch_data.shards",
     "any_equal": "ray_h5.planning.criteria",
     "augmentation_defaults": "ray_h5.transforms.defaults",
     "between": "ray_h5.planning.criteria",
     "build_index": "ray_h5.ray_data.api",
+    "create_optimized_dataloader": "ray_h5.torch_data.loaders",
     "data_config": "ray_h5.ray_data.train",
+    "h5_worker_init_fn": "ray_h5.torch_data.lazy",
     "kfold": "ray_h5.ray_data.predicates",
+    "loader": "ray_h5.torch_data.loaders",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.criteria",
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.train",
     "where": "ray_h5.ray_data.predicates",
+    "worker_init_fn": "ray_h5.torch_data.wrappers",
 }
 
 __all__ = [
+    "CombinedHDF5Dataset",
+    "DataLoaderPerformanceMonitor",
+    "DistributedError",
+    "EpochShuffleSampler",
     "GaussianNoise",
+    "H5DataLoader",
+    "H5Dataset",
     "H5Datasource",
+    "H5LazyDataset",
+    "OptimalDataLoaderFactory",
+    "OrderBatchSampler",
+    "OrderSampler",
     "Position",
+    "RankMemCachedH5Dataset",
     "RayH5Error",
     "RowReader",
+    "Sample",
     "Shuffle",
     "SpecAugment",
     "Standardize",
+    "WorkerSafeAugmentedDataset",
+    "WorkerSafeStandardizedDataset",
+    "_balanced_contiguous_shard",
+    "_interleaved_indices",
     "any_equal",
     "augmentation_defaults",
     "between",
     "build_index",
+    "create_optimized_dataloader",
     "data_config",
+    "h5_worker_init_fn",
     "kfold",
+    "loader",
     "read_h5",
     "row_mask",
     "set_epoch",
     "train_batches",
     "where",
+    "worker_init_fn",
 ]
 
 

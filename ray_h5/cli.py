@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ray_h5.bench import BENCHES
+from ray_h5 import bench as benches
 from ray_h5.errors import RayH5Error
 from ray_h5.inspect import add_inspect
 
@@ -24,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RayH5Error as exc:
         print(f"ray-h5: {type(exc).__name__}: {exc}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. What is left of it goes nowhere, also at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,7 +57,7 @@ def _add_index(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     bench = commands.add_parser("bench", help="measure against the plain ways to do the same, on this machine")
-    bench.add_argument("name", choices=sorted(BENCHES), help="what to measure")
+    bench.add_argument("name", choices=sorted(benches.BENCHES), help="what to measure")
     bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")
     bench.add_argument("--folder", help="where the workloads are kept (default: below the temporary folder)")
@@ -94,7 +99,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from ray_h5.bench import BenchOptions
     from ray_h5.bench.measure import to_json, to_table
 
-    results = BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))
+    results = benches.BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))
     print(to_json(results) if arguments.json else to_table(results))
     return 0
 

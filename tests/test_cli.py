@@ -64,3 +64,22 @@ def test_an_unknown_bench_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "nonsense"])
     assert "read" in capsys.readouterr().err
+
+
+def test_index_is_made_ahead(tmp_path, capsys):
+    workload = make_workload("signals", str(tmp_path), 0.01)
+    folder = str(tmp_path / "index")
+    assert main(["index", *workload.paths, "--dir", folder, "--values", "guid", "epoch"]) == 0
+    assert f"{len(workload.paths)} files, {workload.rows} rows" in capsys.readouterr().out
+    assert len(list((tmp_path / "index").iterdir())) == len(workload.paths)
+    assert main(["index", *workload.paths, "--dir", folder, "--values", "fhr_st"]) == 1
+    assert "any_equal" in capsys.readouterr().err
+
+
+def test_inspect_tells_what_a_shuffle_costs(tmp_path, capsys):
+    path = make_workload("images", str(tmp_path), 0.05).paths[3]
+    assert main(["inspect", path, "--shuffle", "rows"]) == 0
+    rows = capsys.readouterr().out
+    assert main(["inspect", path, "--shuffle", "auto"]) == 0
+    assert "shuffled by rows" in rows
+    assert "shuffled by chunks" in capsys.readouterr().out

@@ -68,9 +68,9 @@ def _against_plain(workload: Workload, workers: int, turns: int) -> list[Result]
     files, fields = list(workload.paths), list(_COLUMNS)
     process = {"batch_size": _BATCH_SIZE, "shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
     ours: dict[str, tuple[Iterable[Any], float]] = {
-        "combined": (DataLoader(CombinedHDF5Dataset(files, fields), **process), 5),  # type: ignore[arg-type]
+        "combined": (DataLoader(CombinedHDF5Dataset(files, fields), **process), 5),
         "combined, warm": (
-            DataLoader(CombinedHDF5Dataset(files, fields, cache_size=workload.rows), **process),  # type: ignore[arg-type]
+            DataLoader(CombinedHDF5Dataset(files, fields, cache_size=workload.rows), **process),
             20,
         ),
         "create_optimized": (

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import h5py
 
 from ray_h5.errors import (
+    CorruptChunkError,
     CorruptFileError,
     NotFoundError,
     NotHDF5Error,
@@ -139,8 +140,13 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
     return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
 
 
-def is_transient(exc: BaseException) -> bool:
-    """Tell whether an error is one that may pass."""
+def is_transient(exc: BaseException, swmr: bool = False) -> bool:
+    """Tell whether an error is one that may pass.
+
+    With `swmr`, what a writer is just changing may look damaged: half of it is old, half is new.
+    """
+    if swmr and isinstance(exc, (CorruptChunkError, CorruptFileError, TruncatedFileError)):
+        return True
     return isinstance(exc, TransientIOError) or _errno(exc) in TRANSIENT_ERRNOS
 
 

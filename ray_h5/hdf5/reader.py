@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_h5.errors import (
-    CorruptChunkError,
-    CorruptFileError,
-    OptionError,
-    TransientIOError,
-    TruncatedFileError,
-    UnknownColumnError,
-)
+from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import Job, ReadStats, run_jobs
 from ray_h5.hdf5.external import ExternalPolicy
@@ -62,10 +55,9 @@ class RowReader:
     expect : FileIdentity, optional
         The state that the file must be in.
     swmr : bool
-        Read a file while a writer in SWMR mode adds rows to it, or after one died. The reader has
-        the rows that were flushed when it opened the file; make another one for those that came
-        after. Sizes and times of the file are then no sign of a change: only another file in its
-        place is one, and so `expect` says no more than which file it is.
+        Read a file while a writer in SWMR mode adds rows to it, or after one died: the rows that
+        were flushed when the reader opened it; make another one for later ones. Size and times are
+        then no sign of a change, only another file in its place is: that is all `expect` tells.
 
     Raises
     ------
@@ -269,7 +261,7 @@ class RowReader:
             try:
                 return action()
             except OSError as exc:
-                if not self._may_pass(exc):
+                if not is_transient(exc, self._swmr):
                     raise
                 logger.warning("%s: %s; opening it anew in %.1f s", self.path, exc, wait)
             self._reopen()
@@ -283,11 +275,6 @@ class RowReader:
                 f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Look at the file "
                 "system it is on; the read can be repeated."
             ) from exc
-
-    def _may_pass(self, exc: OSError) -> bool:
-        # A chunk or index that a writer is just changing may be half of one and half of another.
-        torn = self._swmr and isinstance(exc, (CorruptChunkError, CorruptFileError, TruncatedFileError))
-        return torn or is_transient(exc)
 
     def _reopen(self) -> None:
         if self._held is not None:

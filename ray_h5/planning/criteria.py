@@ -174,12 +174,12 @@ def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
         return fields.is_in(name, [value]) if _is_truth(value) else fields.column(name) == value
     if not values:
         return fields.is_null(name) & ~fields.is_null(name)  # no row; an empty list has no type to look up
-    for value in values:
-        _check_scalar(f"where({name}={wanted!r})", value, "values of one type")
     try:
-        pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as exc:
+        is_plain = not pa.types.is_nested(pa.array(values).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
+    if not is_plain:
+        raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
     return fields.is_in(name, values)
 
 

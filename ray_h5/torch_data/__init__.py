@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.factory import OptimalDataLoaderFactory
     from ray_h5.torch_data.folds import kfold
     from ray_h5.torch_data.lazy import H5LazyDataset, h5_worker_init_fn
-    from ray_h5.torch_data.loaders import H5DataLoader, create_optimized_dataloader, loader
+    from ray_h5.torch_data.loaders import create_optimized_dataloader, loader
     from ray_h5.torch_data.monitor import DataLoaderPerformanceMonitor
     from ray_h5.torch_data.rank_cached import DistributedError, RankMemCachedH5Dataset
     from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
     from ray_h5.torch_data.samples import Sample
     from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
+    from ray_h5.torch_data.threaded import H5DataLoader
     from ray_h5.torch_data.wrappers import (
         WorkerSafeAugmentedDataset,
         WorkerSafeStandardizedDataset,
@@ -65,12 +66,13 @@ _NAMES = {
     "torch_data.factory": ("OptimalDataLoaderFactory",),
     "torch_data.folds": ("kfold",),
     "torch_data.lazy": ("H5LazyDataset", "h5_worker_init_fn"),
-    "torch_data.loaders": ("H5DataLoader", "create_optimized_dataloader", "loader"),
+    "torch_data.loaders": ("create_optimized_dataloader", "loader"),
     "torch_data.monitor": ("DataLoaderPerformanceMonitor",),
     "torch_data.rank_cached": ("DistributedError", "RankMemCachedH5Dataset"),
     "torch_data.samplers": ("EpochShuffleSampler", "OrderBatchSampler", "OrderSampler"),
     "torch_data.samples": ("Sample",),
     "torch_data.shards": ("_balanced_contiguous_shard", "_interleaved_indices"),
+    "torch_data.threaded": ("H5DataLoader",),
     "torch_data.wrappers": ("WorkerSafeAugmentedDataset", "WorkerSafeStandardizedDataset", "worker_init_fn"),
 }
 _HOMES = {name: f"ray_h5.{home}" for home, names in _NAMES.items() for name in names}

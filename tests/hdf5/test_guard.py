@@ -113,9 +113,9 @@ def test_a_shuffle_without_its_element_size(tmp_path):
     with h5py.File(path, "w") as file:
         dataset_with(file, "x", (4, 16), plist_with((4, 16), (DEFLATE, SHUFFLE)))[:] = DATA
     # The message of a filter: id, length of the name, flags, number of parameters, name, parameters.
-    data = path.read_bytes()
-    overwrite(path, data.index(b"shuffle\0") + 8, bytes(4))
-    with pytest.raises(CorruptChunkError, match=r"shuffle with parameters .* cannot be undone|h5py cannot read"):
+    at = path.read_bytes().index(b"shuffle\0") + 8
+    overwrite(path, at, bytes(4))
+    with pytest.raises(CorruptChunkError, match=r"shuffle with parameters \(0,\) cannot be undone"):
         RowReader(path).read(["x"])
 
 
@@ -159,3 +159,11 @@ def test_checksums_of_old_versions(tmp_path, compressed):
             by_h5py(tmp_path / "a.h5", name)
         with pytest.raises(CorruptChunkError, match="the checksum is wrong"):
             RowReader(tmp_path / "a.h5").read([name])
+
+
+def test_a_checksum_behind_a_pipeline_that_goes_on(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset_with(file, "x", (4, 16), plist_with((4, 16), (DEFLATE, SHUFFLE, 3)))[:] = DATA
+    reader = RowReader(tmp_path / "a.h5")
+    assert_same(reader.read(["x"])["x"], DATA)
+    assert reader.stats.h5py_reads == 1

@@ -6,7 +6,18 @@ import torch
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, any_equal, between, kfold, loader, where
+from ray_h5.planning.planner import plan_files
+from ray_h5.torch_data import (
+    H5DataLoader,
+    H5Dataset,
+    OrderSampler,
+    Shuffle,
+    any_equal,
+    between,
+    kfold,
+    loader,
+    where,
+)
 
 from .conftest import ids_of
 
@@ -96,9 +107,7 @@ def test_the_loader_resumes_from_every_batch(files):
 def test_the_loader_takes_transforms_collate_and_other_samplers(files):
     doubled = loader(files, 6, columns=["fhr_st"], shuffle=False, transform=lambda sample: sample.fhr_st[0, 0] * 2)
     assert next(iter(doubled)).tolist() == [0, 2, 4, 6, 8, 10]
-    listed = loader(
-        files, 6, columns=["guid"], shuffle=False, collate_fn=lambda samples: [s.guid[-3:] for s in samples]
-    )
+    listed = loader(files, 6, columns=["guid"], shuffle=False, collate_fn=lambda samples: [s.guid for s in samples])
     assert next(iter(listed)) == ["patient_000"] * 4 + ["patient_001"] * 2
     dataset = H5Dataset(files, ["fhr_st"])
     own = H5DataLoader(dataset, 4, [5, 3, 8, 59, 0], threads=1)
@@ -108,6 +117,25 @@ def test_the_loader_takes_transforms_collate_and_other_samplers(files):
     assert loader(dataset, 4).dataset is dataset
     with pytest.raises(OptionError, match="made already"):
         loader(dataset, 4, columns=["fhr"])
+
+
+@pytest.mark.parametrize("shuffle", [Shuffle("rows", 5), Shuffle("chunks", 5, 8), Shuffle("files", 5), Shuffle(seed=5)])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_the_order_is_that_of_the_plan_that_ray_executes(files, shuffle, epoch):
+    predicate = where(bg_label=False)
+    _, plan = plan_files(files, columns=["fhr_st"], predicate=predicate, shuffle=shuffle)
+    dataset = H5Dataset(files, ["fhr_st"], predicate)
+    batches = loader(dataset, 8, shuffle=shuffle)
+    batches.set_epoch(epoch)
+    expected = plan.at(np.arange(plan.num_rows), epoch).tolist()
+    assert [i for batch in batches for i in ids_of(batch)] == expected
+    for world_size in (2, 3):
+        ranks = [
+            OrderSampler(dataset, shuffle=shuffle, rank=r, world_size=world_size, stretch=4) for r in range(world_size)
+        ]
+        for each in ranks:
+            each.set_epoch(epoch)
+        assert {i for each in ranks for i in dataset.row_ids(list(each)).tolist()} == set(expected)
 
 
 def test_ending_an_epoch_early_leaves_no_thread(files):

@@ -1,0 +1,156 @@
+"""Samples kept in memory, the ones used least recently dropped first."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+
+
+class SampleCache:
+    """A bounded cache of samples, least recently used first out.
+
+    The samples lie in one array a column, so that a batch of them is gathered by one call a column.
+    They are copied on their way in: a view would keep the whole batch that it was read with. In
+    another process, after a fork or by pickling, the cache starts empty; each worker fills its own.
+
+    Parameters
+    ----------
+    max_samples : int
+        Most samples kept; 0 keeps none.
+    max_bytes : int, optional
+        Most bytes kept, which lowers `max_samples` according to the size of a sample.
+
+    Attributes
+    ----------
+    hits, misses : int
+        Samples that were found here, and that were not, since the cache was made or cleared.
+    """
+
+    def __init__(self, max_samples: int, max_bytes: int | None = None) -> None:
+        for name, value in (("cache_size", max_samples), ("cache_bytes", max_bytes)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise OptionError(f"{name}={value!r}: expected an integer of 0 or more")
+        self.max_samples = max_samples
+        self.max_bytes = max_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: OrderedDict[int, int] = OrderedDict()
+        self._columns: dict[str, np.ndarray] = {}
+        self._capacity = self.max_samples
+        self._pid = os.getpid()
+        self.hits = self.misses = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything can be kept."""
+        self._own()
+        return self._capacity > 0 and self.max_bytes != 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the look-ups so far that found their sample; 0 before the first."""
+        return self.hits / max(1, self.hits + self.misses)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the samples kept now; of text, of its references."""
+        self._own()
+        return len(self._slots) * _row_bytes(self._columns)
+
+    def fetch(self, indices: np.ndarray, out: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Copy the samples that are here to their places in `out`; return the places of the others.
+
+        Parameters
+        ----------
+        indices : numpy.ndarray
+            int64: the samples wanted.
+        out : mapping of str to numpy.ndarray
+            The batch, an array for each column of the samples.
+        """
+        self._own()
+        with self._lock:
+            slots = np.array([self._slots.get(index, -1) for index in indices.tolist()], np.int64)
+            here = np.flatnonzero(slots >= 0)
+            for index in indices[here].tolist():
+                self._slots.move_to_end(index)
+            self.hits += len(here)
+            self.misses += len(slots) - len(here)
+            if len(here):
+                for name, array in out.items():
+                    _gather(self._columns[name], slots[here], array, here)
+        return np.flatnonzero(slots < 0)
+
+    def add(self, indices: np.ndarray, out: Mapping[str, np.ndarray], places: np.ndarray) -> None:
+        """Keep ``indices[places]``, whose values lie at `places` of `out`."""
+        self._own()
+        if not self.is_on or not len(places):
+            return
+        with self._lock:
+            if not self._columns:
+                self._make_room(out)
+            places = places[max(0, len(places) - self._capacity) :]
+            slots = [self._slot_for(index) for index in indices[places].tolist()]
+            for name, array in out.items() if slots else ():
+                self._columns[name][slots] = array[places]
+
+    def clear(self) -> None:
+        """Forget all samples, and what was counted."""
+        self._begin()
+
+    def _make_room(self, like: Mapping[str, np.ndarray]) -> None:
+        # A page of memory is taken when it is first written to: an unused slot costs nothing.
+        if self.max_bytes is not None:
+            row = sum(array[:1].nbytes for array in like.values())
+            self._capacity = min(self.max_samples, self.max_bytes // max(row, 1))
+        self._columns = {
+            name: np.empty((self._capacity, *array.shape[1:]), array.dtype) for name, array in like.items()
+        }
+
+    def _slot_for(self, index: int) -> int:
+        if index in self._slots:
+            self._slots.move_to_end(index)
+            return self._slots[index]
+        if len(self._slots) < self._capacity:
+            slot = len(self._slots)
+        else:
+            _, slot = self._slots.popitem(last=False)
+        self._slots[index] = slot
+        return slot
+
+    def _own(self) -> None:
+        # After a fork another thread of the parent may hold the lock for ever, and writing to the
+        # samples would copy their pages.
+        if self._pid != os.getpid():
+            self._begin()
+
+    def __len__(self) -> int:
+        self._own()
+        return len(self._slots)
+
+    def __contains__(self, index: int) -> bool:
+        self._own()
+        return index in self._slots
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleCache, (self.max_samples, self.max_bytes)
+
+
+def _gather(kept: np.ndarray, slots: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    """Do ``out[places] = kept[slots]``, without a copy in between where everything comes from the cache."""
+    if len(places) == len(out):
+        np.take(kept, slots, axis=0, out=out, mode="clip")  # "raise", the default, would copy
+    else:
+        out[places] = kept[slots]
+
+
+def _row_bytes(columns: Mapping[str, np.ndarray]) -> int:
+    return sum(array[:1].nbytes for array in columns.values())

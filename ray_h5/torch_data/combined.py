@@ -1,0 +1,221 @@
+"""The dataset of combined HDF5 files: chosen by patient, label, epoch and class, kept in an LRU cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import numpy as np
+import torch
+
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.planning.criteria import any_equal, between, where
+from ray_h5.planning.index import RowIndex
+from ray_h5.planning.paths import PathLike
+from ray_h5.planning.planner import select
+from ray_h5.planning.schema import ColumnSpec
+from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.samples import Sample, to_torch
+
+_BOOLS = ("cs_label", "bg_label")
+_WEIGHT = "weight"
+
+_NUMPY_DTYPES = {
+    torch.float16: np.dtype(np.float16),
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
+
+
+class CombinedHDF5Dataset(H5Dataset):
+    """Samples of several HDF5 files, filtered, with an LRU cache.
+
+    A sample is a dict whose entries are attributes too: ``guid`` is a str, ``cs_label`` and
+    ``bg_label`` are bools, everything else is a tensor of `dtype`.
+
+    Parameters
+    ----------
+    paths : str or sequence of str
+        HDF5 files, directories or globs.
+    load_fields : sequence of str, optional
+        Columns that a sample holds; None takes all.
+    allowed_guids : sequence of str, optional
+        Only samples of these patients.
+    cs_label, bg_label : bool, optional
+        Only samples with this label.
+    epoch_min, epoch_max : float, optional
+        Only samples whose ``epoch`` is not below, and not above; both ends are included.
+    label : int, optional
+        Only samples in whose ``target`` this class occurs, as an id or as the entry of a one-hot
+        vector, at a time step whose ``weight`` is above zero. Without a column ``weight`` every
+        time step counts.
+    cache_size : int
+        Samples kept in memory once read, in each process: the least recently used one is dropped
+        for a new one. 0 keeps none.
+    pin_memory : bool
+        Whether batches are to be pinned: `create_optimized_dataloader` does so where there is a GPU.
+        A `DataLoader` has an option of its own.
+    dtype : torch.dtype
+        float16, bfloat16, float32 or float64.
+    cache_bytes : int, optional
+        Bound of the bytes of the samples in the cache.
+    **options
+        `transform`, `group`, `allow_external`, `index_dir` and `kept_bytes` of `H5Dataset`.
+
+    Raises
+    ------
+    NotFoundError
+        If a path does not exist: a file left out would be data lost.
+    PredicateError
+        A ValueError: if no sample matches; it says which of the criteria left none.
+    UnknownColumnError
+        If a field is in no file.
+
+    Examples
+    --------
+    >>> dataset = CombinedHDF5Dataset(["a.h5", "b.h5"], cs_label=True, label=1)  # doctest: +SKIP
+    >>> dataset[0].fhr_st.dtype  # doctest: +SKIP
+    torch.float32
+    """
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        load_fields: Sequence[str] | None = None,
+        allowed_guids: Sequence[str] | None = None,
+        cs_label: bool | None = None,
+        bg_label: bool | None = None,
+        epoch_min: float | None = None,
+        epoch_max: float | None = None,
+        label: int | None = None,
+        cache_size: int = 1000,
+        pin_memory: bool = True,
+        dtype: torch.dtype = torch.float32,
+        *,
+        cache_bytes: int | None = None,
+        **options: Any,
+    ) -> None:
+        if dtype not in (*_NUMPY_DTYPES, torch.bfloat16):
+            raise OptionError(f"dtype={dtype}: expected torch.float16, bfloat16, float32 or float64")
+        if isinstance(allowed_guids, str):
+            raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
+        self.dtype = dtype
+        self.pin_memory = pin_memory
+        self.access_count = 0
+        self._label = label
+        self._simple = _criteria(allowed_guids, cs_label, bg_label, epoch_min, epoch_max)
+        super().__init__(paths, load_fields, cache_size=cache_size, cache_bytes=cache_bytes, **options)
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return the samples of a batch, read by one call a file."""
+        self.access_count += len(indices)
+        return super().__getitems__(indices)
+
+    def get_stats(self) -> dict[str, Any]:
+        """Return what this process has of the dataset, and did with it.
+
+        Returns
+        -------
+        dict
+            ``total_samples``; ``cache_size``, ``cache_bytes``: what is in the cache now;
+            ``cache_capacity``; ``cache_hits``, ``cache_misses``, ``cache_hit_rate``;
+            ``access_count``: samples asked for; ``dtype``; ``num_files``; ``fields``. Loader workers
+            count for themselves.
+        """
+        return {
+            "total_samples": len(self),
+            "cache_size": len(self._cache),
+            "cache_capacity": self._cache.max_samples,
+            "cache_bytes": self._cache.nbytes,
+            "cache_hits": self._cache.hits,
+            "cache_misses": self._cache.misses,
+            "cache_hit_rate": self._cache.hit_rate,
+            "access_count": self.access_count,
+            "dtype": self.dtype,
+            "num_files": len(self._index.files),
+            "fields": self.columns,
+        }
+
+    def clear_cache(self) -> None:
+        """Drop all samples from the cache of this process, and start its counts anew."""
+        self._cache.clear()
+
+    def _select(self, predicate: Any) -> np.ndarray | None:
+        if predicate is not None:
+            raise OptionError("CombinedHDF5Dataset has criteria of its own; H5Dataset takes a predicate")
+        criteria = dict(self._simple)
+        if self._label is not None:
+            valid = _WEIGHT if self._has(_WEIGHT) else None
+            criteria[f"label={self._label!r}"] = ("target", any_equal(self._label, valid=valid))
+        if not criteria:
+            return None
+        expression = reduce(and_, (where(**{column: wanted}) for column, wanted in criteria.values()))
+        selection = select(self._index, self._index.columns, expression)
+        if not len(selection):
+            raise PredicateError(f"no sample matches: {_why_empty(self._index, criteria)}")
+        return selection
+
+    def _has(self, column: str) -> bool:
+        try:
+            self._index.find([column])
+        except UnknownColumnError:
+            return False
+        return True
+
+    def _delivered(self, specs: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
+        numbers = _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32))
+        return [
+            spec.cast(numbers) if spec.kind in ("number", "bool") and spec.name not in _BOOLS else spec
+            for spec in specs.values()
+        ]
+
+    def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
+        return Sample((name, self._column(name, to_torch(values))) for name, values in arrays.items())
+
+    def _column(self, name: str, values: Any) -> Any:
+        if not isinstance(values, torch.Tensor):
+            return values
+        if name in _BOOLS:
+            return values if values.dtype == torch.bool else values != 0
+        return values if values.dtype == self.dtype else values.to(self.dtype)
+
+
+def _criteria(
+    guids: Sequence[str] | None,
+    cs_label: bool | None,
+    bg_label: bool | None,
+    epoch_min: float | None,
+    epoch_max: float | None,
+) -> dict[str, tuple[str, Any]]:
+    """Return the criteria on scalar columns, by what the user calls them."""
+    found: dict[str, tuple[str, Any]] = {}
+    if guids is not None:
+        found[f"allowed_guids ({len(guids)} of them)"] = ("guid", list(guids))
+    for name, wanted in (("cs_label", cs_label), ("bg_label", bg_label)):
+        if wanted is not None:
+            found[f"{name}={wanted!r}"] = (name, bool(wanted))
+    if epoch_min is not None and epoch_max is not None and epoch_min > epoch_max:
+        raise PredicateError(f"no sample matches: epoch_min={epoch_min!r} is above epoch_max={epoch_max!r}")
+    if epoch_min is not None:
+        found[f"epoch_min={epoch_min!r}"] = ("epoch", between(epoch_min, None))
+    if epoch_max is not None:
+        found[f"epoch_max={epoch_max!r}"] = ("epoch", between(None, epoch_max))
+    return found
+
+
+def _why_empty(index: RowIndex, criteria: Mapping[str, tuple[str, Any]]) -> str:
+    """Say which of several criteria left no row; they are given by what the user calls them."""
+    left = index.num_rows
+    passing = np.ones(left, bool)
+    notes, emptied = [], "the files are empty"
+    for words, (column, wanted) in criteria.items():
+        alone = np.zeros(len(passing), bool)
+        alone[select(index, index.columns, where(**{column: wanted}))] = True
+        passing &= alone
+        notes.append(f"{words} keeps {int(alone.sum())}")
+        if left and not passing.any():
+            emptied = f"{words} left none of the {left} rows before it"
+        left = int(passing.sum())
+    return f"{emptied} (of {index.num_rows} rows, each alone: {'; '.join(notes)})"

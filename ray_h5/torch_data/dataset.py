@@ -1,0 +1,217 @@
+"""Rows of many files as a map-style Dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from torch.utils.data import Dataset
+
+from ray_h5.errors import OptionError, PredicateError
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import Lookup, RowIndex, build_index
+from ray_h5.planning.order import Order
+from ray_h5.planning.paths import PathLike, expand_paths
+from ray_h5.planning.plan import make_order, make_plan
+from ray_h5.planning.planner import select
+from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.shuffle import Shuffle
+from ray_h5.planning.store import check_index_dir
+from ray_h5.torch_data.cache import SampleCache
+from ray_h5.torch_data.rows import RowSource
+from ray_h5.torch_data.samples import Sample, batch_of, check_index, check_indices, sample_of, to_torch
+
+Transform = Callable[[Any], Any]
+
+
+class H5Dataset(Dataset[Any]):
+    """Samples of HDF5 files: sample i is the i-th row, in path order, that passes the predicate.
+
+    A sample is a dict, whose entries are attributes too, of tensors, and of str for text. A
+    `DataLoader` gets each batch by one read a file, without stacking. The order of an epoch is that
+    of Ray if an `OrderSampler` or `OrderBatchSampler` makes it.
+
+    The dataset can be pickled, and used under fork, forkserver and spawn.
+
+    Parameters
+    ----------
+    paths : str, path-like, or a sequence of them
+        Files, directories and globs; see `read_h5`.
+    columns : sequence of str, optional
+        What a sample holds; None takes all columns.
+    predicate : pyarrow.compute.Expression, optional
+        Which rows there are; see `where`.
+    transform : callable, optional
+        Applied to each sample.
+    group : str
+        The group that column names are relative to.
+    dtypes : mapping of str to dtype, optional
+        numpy dtypes to cast columns to while reading.
+    allow_external : sequence of path-like
+        Folders that links, virtual datasets and external storage may lead into.
+    index_dir : str, optional
+        A folder that keeps what was found out about the files.
+    cache_size : int
+        Samples to keep in memory once read, in each process; least recently used go first.
+    cache_bytes : int, optional
+        Bound of the bytes of those.
+    kept_bytes : int, optional
+        Bound of the rows that stay in memory once they were read, for all workers of a loader
+        together; 0 keeps none. What is kept are the columns with the smallest rows, as many as fit
+        with all their rows. By default 128 MiB a file, as people give libhdf5 for its chunk cache,
+        and at most 512 MiB.
+
+    Raises
+    ------
+    NotFoundError
+        If a path does not exist.
+    PredicateError
+        If no row passes, or the predicate cannot be evaluated.
+    RayH5Error
+        The leaf that says what is wrong with a file.
+
+    Examples
+    --------
+    >>> dataset = H5Dataset("data/*.h5", ["signal", "label"], where(label=[1, 2]))  # doctest: +SKIP
+    >>> dataset[0].signal.shape  # doctest: +SKIP
+    torch.Size([43, 300])
+    """
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        columns: Sequence[str] | None = None,
+        predicate: pc.Expression | None = None,
+        transform: Transform | None = None,
+        *,
+        group: str = "/",
+        dtypes: Mapping[str, object] | None = None,
+        allow_external: Sequence[PathLike] = (),
+        index_dir: str | None = None,
+        cache_size: int = 0,
+        cache_bytes: int | None = None,
+        kept_bytes: int | None = None,
+    ) -> None:
+        if isinstance(columns, str):
+            raise OptionError(f"columns={columns!r}: expected a list of names, found one; write columns=[{columns!r}]")
+        folder = None if index_dir is None else check_index_dir(index_dir)
+        scope = Scope(group, tuple(os.fspath(each) for each in allow_external))
+        self._index = build_index(expand_paths(paths), columns, Lookup(scope, folder))
+        self._specs = self._delivered(cast_columns(self._index.columns, dtypes or {}))
+        selection = self._select(predicate)
+        self.transform = transform
+        self._source = RowSource(make_plan(self._index, self._specs, selection), kept_bytes)
+        self._cache = SampleCache(cache_size, cache_bytes)
+        self._closed = False
+
+    @property
+    def columns(self) -> list[str]:
+        """What a sample holds."""
+        return [spec.name for spec in self._specs]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sample, as it is read."""
+        return self._source.plan.row_bytes
+
+    @property
+    def index(self) -> RowIndex:
+        """What is known of the files."""
+        return self._index
+
+    @property
+    def selection(self) -> np.ndarray | None:
+        """int64: the row ids of the samples; None if there is a sample for each row."""
+        return self._source.plan.selection
+
+    def row_ids(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
+        return self._source.plan.row_ids(check_indices(indices, len(self), "row_ids"))
+
+    def epoch_order(self, shuffle: Shuffle | None) -> Order:
+        """Return the order in which samples come; samplers ask for it."""
+        return make_order(self._index, self.selection, shuffle)
+
+    def __len__(self) -> int:
+        return self._source.num_rows
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        return self.__getitems__([check_index(index, len(self), type(self).__name__)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return the samples of a batch, read by one call a file."""
+        wanted = check_indices(indices, len(self), type(self).__name__)
+        return self.samples(self.read(wanted))
+
+    def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
+        """Read samples as arrays.
+
+        Parameters
+        ----------
+        indices : numpy.ndarray
+            int64, each in ``range(len(self))``.
+        out : mapping of str to numpy.ndarray, optional
+            Arrays to fill.
+        """
+        if self._closed:
+            raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
+        arrays = self._source.new_batch(len(indices)) if out is None else out
+        if not self._cache.is_on:
+            self._source.read_into(arrays, indices)
+            return arrays
+        missing = self._cache.fetch(indices, arrays)
+        if len(missing):
+            self._source.read_into(arrays, indices[missing], missing)
+            self._cache.add(indices, arrays, missing)
+        return arrays
+
+    def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
+        """Return the samples that lie in the arrays that `read` returned, transformed."""
+        batch = batch_of(arrays, self._whole(arrays), sample_of)
+        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+
+    def new_pinned(self, count: int) -> dict[str, np.ndarray]:
+        """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""
+        out = self._source.new_batch(count)
+        for spec in self._specs:
+            if spec.dtype.kind in "biufc":
+                like = torch.from_numpy(out[spec.name])
+                out[spec.name] = torch.empty_like(like, pin_memory=True).numpy()
+        return out
+
+    def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:
+        """Return the batch that a `DataLoader` would make of the samples in `arrays`, its transform left out."""
+        return self._whole(arrays)
+
+    def close(self) -> None:
+        """Let go of files and memory. Samples cannot be read any more."""
+        self._closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Let go of files and memory until the next sample is read."""
+        self._source.close()
+        self._cache.clear()
+
+    def _delivered(self, specs: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
+        return list(specs.values())
+
+    def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
+        if predicate is None:
+            return None
+        selection = select(self._index, self._index.columns, predicate)
+        if not len(selection):
+            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
+        return selection
+
+    def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
+        return Sample((name, to_torch(values)) for name, values in arrays.items())
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {', '.join(self.columns)})"
+        )

@@ -1,0 +1,218 @@
+"""DataLoaders whose options are chosen from the machine and the dataset."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import time
+import warnings
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ray_h5.errors import OptionError
+from ray_h5.torch_data.machine import free_shared_memory, usable_cpus
+from ray_h5.torch_data.wrappers import worker_init_fn
+
+logger = logging.getLogger(__name__)
+
+_FEW_SAMPLES, _MANY_SAMPLES = 1000, 10_000
+_MOST_WORKERS = 16
+_TUNED_BATCHES = 8
+_LEAST_SHARED_BYTES = 64 << 20
+
+# What is no option of DataLoader: it is taken out before one is made.
+_OWN_OPTIONS = ("has_augmentation", "has_standardization", "tune")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a choice depends on: CPUs of this process, and whether there is a CUDA device."""
+
+    cpus: int
+    has_gpu: bool
+
+    @classmethod
+    def here(cls) -> Machine:
+        """Return the machine at hand: affinity and container limits count, not the CPUs of the host."""
+        return cls(usable_cpus(), torch.cuda.is_available())
+
+
+class OptimalDataLoaderFactory:
+    """Makes DataLoaders for training and validation.
+
+    What was chosen, and why, goes to the log of this module.
+    """
+
+    @staticmethod
+    def get_optimal_config(
+        dataset_size: int,
+        has_augmentation: bool = False,
+        has_standardization: bool = False,
+        *,
+        machine: Machine | None = None,
+    ) -> dict[str, Any]:
+        """Return options for `DataLoader`.
+
+        A worker for each CPU but one, for the training process itself; half of these where samples
+        are augmented or standardised, which then compute in threads of their own; at most four for
+        less than 1000 samples, two more than the CPUs for more than 10,000 that only have to be
+        read, and never more than 16. Four batches are prefetched by each worker where samples are
+        worked on, six where they are only read.
+
+        Parameters
+        ----------
+        dataset_size : int
+            Samples.
+        has_augmentation, has_standardization : bool
+            What each sample goes through.
+        machine : Machine, optional
+            By default the one at hand.
+
+        Returns
+        -------
+        dict
+            ``num_workers``, ``pin_memory``, ``drop_last``; with workers also ``persistent_workers``
+            and ``prefetch_factor``.
+        """
+        if isinstance(dataset_size, bool) or dataset_size < 0:
+            raise OptionError(f"dataset_size={dataset_size!r}: expected 0 or more")
+        machine = machine or Machine.here()
+        works = has_augmentation or has_standardization
+        workers = _choose_workers(dataset_size, works, machine.cpus)
+        config: dict[str, Any] = {"num_workers": workers, "pin_memory": machine.has_gpu, "drop_last": True}
+        if workers:
+            config |= {"persistent_workers": True, "prefetch_factor": 4 if works else 6}
+        logger.info(
+            "%d workers for %d samples, %s, on %d CPUs; memory is %spinned: %s CUDA device",
+            workers,
+            dataset_size,
+            "each worked on" if works else "only read",
+            machine.cpus,
+            "" if machine.has_gpu else "not ",
+            "there is a" if machine.has_gpu else "there is no",
+        )
+        return config
+
+    @staticmethod
+    def create_training_loader(dataset: Dataset[Any], batch_size: int, **kwargs: Any) -> DataLoader[Any]:
+        """Return a loader for training: shuffled, each batch of the same size, workers seeded.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The samples.
+        batch_size : int
+            Samples of a batch.
+        **kwargs
+            ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`; ``tune=True`` to
+            measure a few batches with several numbers of workers and take the best; all else goes to
+            `DataLoader`, before what would be chosen here.
+        """
+        config = _config(dataset, kwargs, with_augmentation=True)
+        if not {"shuffle", "sampler", "batch_sampler"} & kwargs.keys():
+            config["shuffle"] = True
+        if len(cast("Sized", dataset)) < batch_size and "drop_last" not in kwargs:
+            config["drop_last"] = False  # or there would be no batch at all
+        config.setdefault("worker_init_fn", worker_init_fn)
+        return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
+
+    @staticmethod
+    def create_validation_loader(dataset: Dataset[Any], batch_size: int, **kwargs: Any) -> DataLoader[Any]:
+        """Return a loader for validation: in order, and nothing left out.
+
+        Arguments as for `create_training_loader`; ``has_augmentation`` is not looked at.
+        """
+        config = _config(dataset, kwargs, with_augmentation=False)
+        config["drop_last"] = kwargs.get("drop_last", False)
+        if not {"shuffle", "sampler", "batch_sampler"} & kwargs.keys():
+            config["shuffle"] = False
+        return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
+
+
+def _choose_workers(samples: int, works: bool, cpus: int) -> int:
+    if cpus == 1:
+        return 0  # a worker would take turns with the training process
+    workers = cpus - 1
+    if works:
+        workers = max(1, workers // 2)
+    elif samples > _MANY_SAMPLES:
+        workers = cpus + 2
+    return min(workers, 4 if samples < _FEW_SAMPLES else _MOST_WORKERS)
+
+
+def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentation: bool) -> dict[str, Any]:
+    chosen = OptimalDataLoaderFactory.get_optimal_config(
+        len(cast("Sized", dataset)),
+        has_augmentation=with_augmentation and bool(kwargs.get("has_augmentation", False)),
+        has_standardization=bool(kwargs.get("has_standardization", False)),
+    )
+    return chosen | {name: value for name, value in kwargs.items() if name not in _OWN_OPTIONS}
+
+
+def _make(dataset: Dataset[Any], batch_size: int, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
+    if config["num_workers"] and (reason := why_no_workers(dataset, config)):
+        warnings.warn(f"samples are read in this process, without workers: {reason}", RuntimeWarning, stacklevel=3)
+        config["num_workers"] = 0
+    if tune:
+        config["num_workers"] = _fastest(dataset, batch_size, config)
+    return DataLoader(dataset, **_valid(config, batch_size))
+
+
+def _valid(config: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    """Return options that go together: some exclude each other, or need workers."""
+    options = {**config, "batch_size": batch_size}
+    if options.get("batch_sampler") is not None:
+        for name in ("batch_size", "shuffle", "sampler", "drop_last"):
+            options.pop(name, None)
+    if not options["num_workers"]:
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            options.pop(name, None)
+    return options
+
+
+def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | None:
+    """Return what keeps loader workers from starting, or None."""
+    free = free_shared_memory()
+    if free is not None and free < _LEAST_SHARED_BYTES:
+        return f"shared memory has {free >> 20} MiB free, and workers send batches through it (docker run --shm-size)"
+    context = config.get("multiprocessing_context")
+    method = context if isinstance(context, str) else getattr(context, "_name", None)
+    if (method or multiprocessing.get_start_method()) == "fork":
+        return None
+    for name, value in (
+        ("the dataset", dataset),
+        *((each, config.get(each)) for each in ("collate_fn", "worker_init_fn")),
+    ):
+        try:
+            pickle.dumps(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as exc:
+            return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {exc}"
+    return None
+
+
+def _fastest(dataset: Dataset[Any], batch_size: int, config: dict[str, Any]) -> int:
+    """Measure a few batches with several numbers of workers; return the best number."""
+    most = config["num_workers"]
+    rates = {
+        workers: _rate(
+            DataLoader(dataset, **_valid({**config, "num_workers": workers, "persistent_workers": False}, batch_size))
+        )
+        for workers in sorted({0, *([1, most // 2, most] if most else [])})
+    }
+    best = max(rates, key=lambda workers: rates[workers])
+    listed = ", ".join(f"{workers}: {rate:.1f}" for workers, rate in rates.items())
+    logger.info("tuned: %d workers; batches a second by number of workers: %s", best, listed)
+    return best
+
+
+def _rate(loader: DataLoader[Any]) -> float:
+    batches = iter(loader)
+    next(batches, None)  # starting workers and opening files is paid once
+    start = time.perf_counter()
+    count = sum(1 for _ in zip(range(_TUNED_BATCHES), batches, strict=False))
+    return count / (time.perf_counter() - start)

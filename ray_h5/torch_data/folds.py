@@ -1,0 +1,59 @@
+"""Folds of cross-validation as predicates of plain PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pyarrow.compute as pc
+
+from ray_h5.planning.criteria import where
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.folds import fold_groups
+from ray_h5.planning.index import Lookup, build_index
+from ray_h5.planning.paths import PathLike, expand_paths
+
+
+def kfold(
+    paths: PathLike | Sequence[PathLike],
+    k: int,
+    group: str = "guid",
+    stratify: str | None = "cs_label",
+    seed: int = 0,
+    *,
+    hdf5_group: str = "/",
+    allow_external: Sequence[PathLike] = (),
+) -> list[tuple[pc.Expression, pc.Expression]]:
+    """Return `k` pairs of predicates: what to train on, and what to validate on.
+
+    Parameters
+    ----------
+    paths : str, path-like, or a sequence of them
+        As for `H5Dataset`.
+    k : int
+        Folds.
+    group : str
+        A column; rows of one value, such as those of one patient, are never split.
+    stratify : str, optional
+        A column whose values each fold has in about the same shares.
+    seed : int
+        Draws the folds, the same as ``ray_h5.kfold`` does.
+    hdf5_group : str
+        The group of the files that column names are relative to.
+    allow_external : sequence of path-like
+        As for `H5Dataset`.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer groups than folds.
+
+    Examples
+    --------
+    >>> for train, valid in kfold("data/*.h5", 4):  # doctest: +SKIP
+    ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
+    """
+    names = [group] if stratify is None else [group, stratify]
+    scope = Scope(hdf5_group, tuple(os.fspath(each) for each in allow_external))
+    folds = fold_groups(build_index(expand_paths(paths), names, Lookup(scope)), k, group, stratify, seed)
+    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]

@@ -1,0 +1,84 @@
+"""Decoded rows that stay in memory: in place of the chunk caches that people give libhdf5."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch.utils.data import get_worker_info
+
+Read = Callable[[Mapping[Any, np.ndarray], np.ndarray, np.ndarray], None]
+"""Reads columns of some rows into some places of arrays."""
+
+
+class KeptRows:
+    """Rows of some columns, each there once it was read.
+
+    Parameters
+    ----------
+    specs : mapping of (shape, dtype)
+        Row shape and dtype of each column.
+    num_rows : int
+        Rows that there are.
+    """
+
+    def __init__(self, specs: Mapping[Any, tuple[tuple[int, ...], np.dtype]], num_rows: int) -> None:
+        # A page of memory is taken when it is first written to: rows that nobody reads cost nothing.
+        self.columns = {name: np.empty((num_rows, *shape), dtype) for name, (shape, dtype) in specs.items()}
+        self.there = np.zeros(num_rows, bool)
+        self.filling = threading.Lock()
+
+    def read_through(
+        self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None, read: Read
+    ) -> None:
+        """Fill ``out[column][places]``, from memory where rows are there, else by `read`, and keep those.
+
+        Parameters
+        ----------
+        out : mapping of numpy.ndarray
+            Arrays of these columns.
+        rows : numpy.ndarray
+            int64.
+        places : numpy.ndarray, optional
+            int64; by default row i goes to place i.
+        read : callable
+            Reads what is not there.
+        """
+        there = self.there[rows]
+        if there.all():
+            self._copy(out, rows, places)
+            return
+        targets = np.arange(len(rows)) if places is None else places
+        missing = ~there
+        read(out, rows[missing], targets[missing])
+        for name, kept in self.columns.items():
+            kept[rows[missing]] = out[name][targets[missing]]
+        self.there[rows[missing]] = True
+        if there.any():
+            self._copy(out, rows[there], targets[there])
+
+    def _copy(self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None) -> None:
+        for name, kept in self.columns.items():
+            if places is None and len(rows) == len(out[name]):
+                np.take(kept, rows, axis=0, out=out[name], mode="clip")  # "raise", the default, would copy
+            else:
+                out[name][slice(len(rows)) if places is None else places] = kept[rows]
+
+
+def fitting(row_bytes: Mapping[Any, int], num_rows: int, limit: int) -> list[Any]:
+    """Return the columns with the smallest rows, as many as fit together into `limit` bytes."""
+    found, left = [], limit
+    for name in sorted(row_bytes, key=lambda each: row_bytes[each]):
+        left -= row_bytes[name] * num_rows
+        if left < 0:
+            break
+        found.append(name)
+    return found
+
+
+def share_of(limit: int) -> int:
+    """Return what this process may keep of a bound that holds for all workers of a loader together."""
+    worker = get_worker_info()
+    return limit if worker is None else limit // worker.num_workers

@@ -1,0 +1,262 @@
+"""Samples of one file, read when they are asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
+from ray_h5.hdf5.handles import check_identity
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.torch_data.kept import KeptRows, fitting, share_of
+from ray_h5.torch_data.samples import Pair, as_python, batch_of, check_index, check_indices, pair_of, to_torch
+from ray_h5.torch_data.transport import new_arrays
+
+Transform = Callable[[Any], Any]
+
+RDCC_NBYTES = 256 * 1024**2
+RDCC_NSLOTS = 1_000_003
+RDCC_W0 = 0.75
+"""The chunk cache that people of libhdf5 ask for."""
+
+
+class H5LazyDataset(Dataset[Any]):
+    """Inputs, and targets if there are any, of one HDF5 file.
+
+    The file is opened when the first sample is read, anew in each process. A `DataLoader` gets a
+    whole batch by one read.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    x_key : str
+        The HDF5 dataset of inputs.
+    y_key : str, optional
+        The HDF5 dataset of targets; without it a sample is the input alone.
+    x_dtype, y_dtype : numpy dtype, optional
+        Cast to these while reading; None leaves the dtype of the file.
+    transform, target_transform : callable, optional
+        Applied to the input and to the target of each sample, which they get as numpy arrays (a
+        target that is one number as a numpy scalar). What they return is the sample. Without them
+        samples are tensors, and text is str.
+    rdcc_nbytes : int
+        Decoded rows stay in memory if all of them fit into so many bytes, which is what libhdf5's
+        chunk cache of that size did; it holds for all workers of a loader together. 0 keeps none.
+    rdcc_nslots, rdcc_w0
+        Slots and policy of libhdf5's chunk cache. They apply where libhdf5 reads with a chunk cache,
+        which is nowhere here: chunks are decoded without it, and what it reads (compound values,
+        text of varying length, virtual datasets) it is asked for in ranges that part no chunk.
+    swmr : bool
+        Also read a file that a writer in SWMR mode is adding to: the samples that were there when
+        the dataset was made. Any other file is read as it always is.
+
+    Raises
+    ------
+    NotFoundError, NotHDF5Error, UnknownColumnError and other leaves of RayH5Error
+        When the dataset is made, if the file or a key is not there.
+
+    Examples
+    --------
+    >>> dataset = H5LazyDataset("data/my_dataset.h5", x_key="images", y_key="labels")  # doctest: +SKIP
+    >>> loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: str,
+        x_key: str,
+        y_key: str | None = None,
+        x_dtype: Any | None = None,
+        y_dtype: Any | None = None,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        rdcc_nbytes: int = RDCC_NBYTES,
+        rdcc_nslots: int = RDCC_NSLOTS,
+        rdcc_w0: float = RDCC_W0,
+        swmr: bool = True,
+    ) -> None:
+        check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
+        self.path = os.path.abspath(os.fspath(path))
+        self.x_key = x_key
+        self.y_key = y_key
+        self.transform = transform
+        self.target_transform = target_transform
+        self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
+        self.swmr = swmr
+        self._reader: RowReader | None = None
+        self._kept: tuple[int, KeptRows | None] | None = None
+        self._live = False
+        self._closed = False
+        with open_reader(self.path, swmr)[0] as reader:
+            layouts = find_pair(reader, x_key, y_key)
+        self._length = layouts[0].num_rows
+        self._columns = [
+            (layout.name, layout.row_shape, read_dtype(layout, dtype))
+            for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
+        ]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, idx: SupportsIndex) -> Any:
+        values = self._read(np.array([check_index(idx, self._length, self.path)]))
+        return self._sample([as_python(array[0]) for array in values])
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return the samples of a batch, read by one call."""
+        values = self._read(check_indices(indices, self._length, self.path))
+        if self.transform is None and self.target_transform is None:
+            whole = Pair(to_torch(array) for array in values)
+            if len(whole) == 2:
+                return batch_of(dict(enumerate(values)), whole, pair_of)
+            return list(whole[0])
+        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
+
+    def close(self) -> None:
+        """Let go of the file. Samples cannot be read any more."""
+        self._closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the file until the next sample is read."""
+        reader, self._reader, self._kept = self._reader, None, None
+        if reader is not None:
+            reader.close()
+
+    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
+        if self._closed:
+            raise OptionError(f"{self.path}: this dataset is closed; make a new one")
+        if self._reader is None:
+            self._reader, self._live = open_reader(self.path, self.swmr)
+        out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
+        kept = self._kept_rows()
+        if kept is None:
+            self._read_into(out, rows, np.arange(len(rows)))
+        else:
+            self._check_state()
+            kept.read_through(out, rows, None, self._read_into)
+        return list(out.values())
+
+    def _read_into(self, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:
+        assert self._reader is not None
+        names = [name for name, _, _ in self._columns]
+        # A target that is the input, maybe of another dtype, is a column of the same name.
+        at_once = {names[i]: out[i] for i in reversed(range(len(names)))}
+        self._reader.read_into(at_once, rows, places)
+        for i, name in enumerate(names):
+            if at_once[name] is not out[i]:
+                self._reader.read_into({name: out[i]}, rows, places)
+
+    def _kept_rows(self) -> KeptRows | None:
+        if self._kept is None or self._kept[0] != os.getpid():
+            row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (_, shape, dtype) in enumerate(self._columns)}
+            fits = len(fitting(row_bytes, self._length, share_of(self.rdcc_nbytes))) == len(row_bytes)
+            specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
+            self._kept = os.getpid(), KeptRows(specs, self._length) if fits else None
+        return self._kept[1]
+
+    def _check_state(self) -> None:
+        """Raise if the file changed, also if nothing has to be read of it; a live writer may change it."""
+        assert self._reader is not None
+        if not self._live:
+            check_identity(self.path, self._reader.identity, FileIdentity.of(os.stat(self.path)))
+
+    def _sample(self, values: list[Any]) -> Any:
+        transforms = (self.transform, self.target_transform)
+        done = [
+            transform(value) if transform is not None else _as_sample(value)
+            for transform, value in zip(transforms, values, strict=False)
+        ]
+        return Pair(done) if len(done) == 2 else done[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None, "_kept": None}
+
+    def __del__(self) -> None:
+        if "_reader" in self.__dict__:
+            self.release()
+
+
+def h5_worker_init_fn(_worker_id: int) -> None:
+    """Let go of the files that a loader's worker got from its parent: the ``worker_init_fn`` of a `DataLoader`.
+
+    Readers of this package notice by themselves that they are in another process, so that nothing
+    goes wrong without it; with it, a worker has no handle that is not its own from the start.
+    """
+    worker = get_worker_info()
+    dataset: Any = worker.dataset if worker is not None else None
+    seen: set[int] = set()
+    while dataset is not None and id(dataset) not in seen:
+        seen.add(id(dataset))
+        if hasattr(dataset, "release"):
+            dataset.release()
+        dataset = getattr(dataset, "dataset", getattr(dataset, "base_dataset", None))
+
+
+def open_reader(path: str, swmr: bool, threads: int = 1) -> tuple[RowReader, bool]:
+    """Open a file; in SWMR mode only if it is being written in that mode, and tell which it was."""
+    try:
+        return RowReader(path, threads=threads), False
+    except WriterActiveError:
+        # A reader in that mode cannot tell whether a file changed: only where there is no other way.
+        if not swmr:
+            raise
+        return RowReader(path, threads=threads, swmr=True), True
+
+
+def find_pair(reader: RowReader, x_key: str, y_key: str | None) -> list[ColumnLayout]:
+    """Return the layouts of inputs and targets.
+
+    Raises
+    ------
+    UnknownColumnError
+        If one is not there.
+    SchemaMismatchError
+        If they are not of the same length.
+    """
+    found = [reader.column(key) for key in (x_key, y_key) if key is not None]
+    if len({layout.num_rows for layout in found}) > 1:
+        raise SchemaMismatchError(
+            f"{reader.path}: expected a target for each input, found {found[0].num_rows} rows in {x_key!r} and "
+            f"{found[1].num_rows} in {y_key!r}"
+        )
+    return found
+
+
+def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
+    """Return the dtype in which a column is read.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If it cannot be cast to the one wanted.
+    """
+    if layout.kind not in ("number", "bool"):
+        if wanted is not None:
+            raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values, which cannot be cast")
+        return np.dtype(object) if layout.kind == "string" else layout.dtype
+    try:
+        return layout.dtype if wanted is None else np.dtype(wanted).newbyteorder("=")
+    except TypeError as exc:
+        raise OptionError(f"{wanted!r} for column {layout.name!r} is no dtype of numpy") from exc
+
+
+def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
+    """Raise unless libhdf5 would take these."""
+    if nbytes < 0 or nslots < 1 or not 0 <= w0 <= 1:
+        raise OptionError(
+            f"rdcc_nbytes={nbytes}, rdcc_nslots={nslots}, rdcc_w0={w0}: expected bytes of 0 or more, slots of 1 or "
+            "more and a policy from 0 to 1"
+        )
+
+
+def _as_sample(value: Any) -> Any:
+    return torch.as_tensor(value) if isinstance(value, (np.ndarray, np.number, np.bool_)) else value

@@ -1,0 +1,158 @@
+"""How long a training loop waits for its batches."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ray_h5.errors import OptionError
+from ray_h5.torch_data.machine import usable_cpus
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class DataLoaderPerformanceMonitor:
+    """Measures loaders.
+
+    Attributes
+    ----------
+    metrics : dict
+        ``batch_loading_times``: seconds of each wait; ``memory_usage``: resident bytes of this
+        process after each batch; ``gpu_utilization``: percent, where there is a CUDA device and
+        torch can ask for it. All measurements since the monitor was made.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, list[float]] = {
+            "batch_loading_times": [],
+            "gpu_utilization": [],
+            "memory_usage": [],
+        }
+
+    def time_batch_loading(self, dataloader: Iterable[Any], num_batches: int = 10) -> dict[str, float]:
+        """Measure the wait for each batch: what a training step would stand still for.
+
+        The first wait holds the start of the workers and the opening of files; it counts, and is also
+        given by itself.
+
+        Parameters
+        ----------
+        dataloader : iterable
+            The loader.
+        num_batches : int
+            Batches to take, at most.
+
+        Returns
+        -------
+        dict
+            ``mean_batch_time``, ``std_batch_time``, ``total_time`` and ``first_batch_time`` in seconds,
+            ``batches`` and ``memory_mb``.
+
+        Raises
+        ------
+        OptionError
+            If the loader yields no batch.
+        """
+        if num_batches < 1:
+            raise OptionError(f"num_batches={num_batches}: expected 1 or more")
+        waits: list[float] = []
+        batches = None
+        while len(waits) < num_batches:
+            start = time.perf_counter()
+            batches = iter(dataloader) if batches is None else batches
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            waits.append(time.perf_counter() - start)
+            del batch
+            self._note_usage()
+        if not waits:
+            raise OptionError("time_batch_loading: the loader yielded no batch; is drop_last=True for a small dataset?")
+        self.metrics["batch_loading_times"] += waits
+        return {
+            "mean_batch_time": float(np.mean(waits)),
+            "std_batch_time": float(np.std(waits)),
+            "total_time": float(np.sum(waits)),
+            "first_batch_time": waits[0],
+            "batches": len(waits),
+            "memory_mb": resident_bytes() / 2**20,
+        }
+
+    def benchmark_configurations(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        configurations: Iterable[dict[str, Any]] | None = None,
+        *,
+        num_batches: int = 10,
+    ) -> dict[str, dict[str, Any]]:
+        """Measure a dataset under several configurations of `DataLoader`.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The samples.
+        batch_size : int
+            Samples of a batch.
+        configurations : iterable of dict, optional
+            Options of `DataLoader`; by default from no workers up to as many as there are CPUs.
+        num_batches : int
+            Batches to take of each.
+
+        Returns
+        -------
+        dict of str to dict
+            For ``config_1``, ``config_2`` ... the options, and what `time_batch_loading` measured.
+        """
+        results: dict[str, dict[str, Any]] = {}
+        chosen = default_configurations() if configurations is None else list(configurations)
+        for number, options in enumerate(chosen, start=1):
+            loader = DataLoader(dataset, batch_size=batch_size, **options)
+            results[f"config_{number}"] = {**options, **self.time_batch_loading(loader, num_batches)}
+            del loader
+            gc.collect()  # persistent workers end with their loader, not beside the next one
+        return results
+
+    def _note_usage(self) -> None:
+        self.metrics["memory_usage"].append(float(resident_bytes()))
+        used = gpu_utilization()
+        if used is not None:
+            self.metrics["gpu_utilization"].append(used)
+
+
+def default_configurations() -> list[dict[str, Any]]:
+    """Return the configurations that are compared by default, as far as this machine has CPUs for them."""
+    pin = torch.cuda.is_available()
+    found: list[dict[str, Any]] = [{"num_workers": 0, "pin_memory": False}]
+    for workers, prefetch in ((1, 2), (2, 2), (4, 2), (8, 4), (12, 6)):
+        if workers <= usable_cpus():
+            more = {"pin_memory": pin, "persistent_workers": True, "prefetch_factor": prefetch}
+            found.append({"num_workers": workers, **more})
+    return found
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
+
+
+def gpu_utilization() -> float | None:
+    """Return the percent of time that the CUDA device was busy lately; None where nobody tells."""
+    if not torch.cuda.is_available():
+        return None
+    try:
+        return float(torch.cuda.utilization())
+    except (ModuleNotFoundError, RuntimeError):  # the library that asks the driver is not installed
+        return None

@@ -1,0 +1,47 @@
+"""The order of an epoch of any dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import replace
+from typing import cast
+
+from ray_h5.errors import OptionError
+from ray_h5.planning.order import Order
+from ray_h5.planning.shuffle import Shuffle, Unit
+
+ShuffleLike = bool | str | Shuffle | None
+"""What a user may say of shuffling."""
+
+
+def shuffle_of(shuffle: ShuffleLike, seed: int = 0) -> Shuffle | None:
+    """Return the `Shuffle` that a user's words stand for, or None for none.
+
+    Raises
+    ------
+    OptionError
+        If they stand for nothing.
+    """
+    if shuffle is None or shuffle is False:
+        return None
+    if isinstance(shuffle, Shuffle):
+        return shuffle
+    if shuffle is True:
+        return Shuffle(seed=seed)
+    if isinstance(shuffle, str):
+        return Shuffle(cast("Unit", shuffle), seed)
+    raise OptionError(f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle")
+
+
+def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int = 0) -> Order:
+    """Return the order in which the samples of a dataset come.
+
+    An `H5Dataset` knows its files and chunks, and has the order that Ray has. Of anything else only
+    the length is known; it is drawn by sample.
+    """
+    wanted = shuffle_of(shuffle, seed)
+    if hasattr(dataset, "epoch_order"):
+        return cast("Order", dataset.epoch_order(wanted))
+    if wanted is not None and wanted.unit not in ("auto", "rows"):
+        raise OptionError(f"shuffle={wanted.unit!r}: only an H5Dataset knows its {wanted.unit}; use 'rows'")
+    return Order(len(dataset), wanted and replace(wanted, unit="rows", window_rows=None))

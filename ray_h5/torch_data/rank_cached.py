@@ -1,0 +1,232 @@
+"""A rank's shard of one file, in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
+from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.torch_data.lazy import (
+    RDCC_NBYTES,
+    RDCC_NSLOTS,
+    RDCC_W0,
+    Transform,
+    check_chunk_cache,
+    find_pair,
+    open_reader,
+    read_dtype,
+)
+from ray_h5.torch_data.machine import usable_cpus
+from ray_h5.torch_data.samples import Pair, batch_of, check_index, check_indices, new_shared, pair_of
+from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
+from ray_h5.torch_data.transport import new_arrays
+
+MODES = ("contiguous", "interleave")
+
+
+class DistributedError(RayH5Error, RuntimeError):
+    """torch.distributed is not initialised where a rank is asked for."""
+
+
+class RankMemCachedH5Dataset(Dataset[Any]):
+    """Inputs, and targets if there are any, of this rank's share of one HDF5 file, read once into memory.
+
+    The chunks are read and decoded in threads, straight into the tensors that stay: there is no
+    second copy. Samples are views of these; a `DataLoader` gets a batch by one gather.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    x_key : str
+        The HDF5 dataset of inputs.
+    y_key : str, optional
+        The HDF5 dataset of targets; without it a sample is the input alone.
+    mode : {"contiguous", "interleave"}
+        Whether a rank gets neighbouring samples, which is read faster, or every world_size-th,
+        which spreads sorted classes.
+    dtype_x, dtype_y : numpy dtype, optional
+        Cast to these while reading; None leaves the dtype of the file.
+    transform, target_transform : callable, optional
+        Applied to the input and to the target of each sample, which they get as tensors.
+    pin_host_memory : bool
+        Pin the tensors, for faster copies to a GPU. Where that is not possible they are not pinned,
+        and `log_fn` is told why.
+    share_memory : bool
+        Put the tensors into shared memory, for loader workers that are spawned.
+    rdcc_nbytes, rdcc_nslots, rdcc_w0
+        libhdf5's chunk cache; without effect, as all is in memory.
+    swmr : bool
+        As in `H5LazyDataset`.
+    log_fn : callable
+        Called with messages for people.
+
+    Raises
+    ------
+    DistributedError
+        If torch.distributed is not initialised.
+    OptionError
+        If there is no such mode.
+    UnsupportedColumnError
+        If a column holds no numbers.
+    RayH5Error
+        The leaf that says what is wrong with the file.
+
+    Examples
+    --------
+    >>> dist.init_process_group("nccl")  # doctest: +SKIP
+    >>> dataset = RankMemCachedH5Dataset("data/large.h5", "images", "labels")  # doctest: +SKIP
+    >>> sampler = EpochShuffleSampler(len(dataset), seed=42)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: str,
+        x_key: str,
+        y_key: str | None = None,
+        *,
+        mode: str = "contiguous",
+        dtype_x: Any | None = np.float32,
+        dtype_y: Any | None = None,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        pin_host_memory: bool = True,
+        share_memory: bool = False,
+        rdcc_nbytes: int = RDCC_NBYTES,
+        rdcc_nslots: int = RDCC_NSLOTS,
+        rdcc_w0: float = RDCC_W0,
+        swmr: bool = True,
+        log_fn: Callable[[str], None] = print,
+    ) -> None:
+        if mode not in MODES:
+            raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+        check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
+        self.rank, self.world_size = _distributed()
+        self.path = os.path.abspath(os.fspath(path))
+        self.x_key, self.y_key, self.mode = x_key, y_key, mode
+        self.transform, self.target_transform = transform, target_transform
+        self._tensors = self._preload((dtype_x, dtype_y), swmr, _memory(pin_host_memory, share_memory, log_fn))
+        nbytes = sum(tensor.nbytes for tensor in self._tensors)
+        log_fn(
+            f"rank {self.rank} of {self.world_size}: {len(self)} samples of {self.path} in memory, "
+            f"{nbytes / 2**20:.1f} MiB"
+        )
+
+    @property
+    def x(self) -> torch.Tensor:
+        """All inputs of this rank."""
+        return self._tensors[0]
+
+    @property
+    def y(self) -> torch.Tensor | None:
+        """All targets of this rank."""
+        return self._tensors[1] if len(self._tensors) > 1 else None
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, idx: SupportsIndex) -> Any:
+        i = check_index(idx, len(self), f"{self.path}, rank {self.rank}")
+        return self._sample([tensor[i] for tensor in self._tensors])
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return the samples of a batch, gathered at once."""
+        wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
+        plain = self.transform is None and self.target_transform is None
+        if not plain or len(self._tensors) == 1:  # of tensors alone, the views are stacked: one copy too
+            return [self._sample([tensor[i] for tensor in self._tensors]) for i in wanted.tolist()]
+        arrays = self._new_batch(len(wanted))
+        for tensor, array in zip(self._tensors, arrays.values(), strict=True):
+            np.take(tensor.numpy(), wanted, axis=0, out=array, mode="clip")  # "raise", the default, would copy
+        return batch_of(arrays, Pair(map(torch.from_numpy, arrays.values())), pair_of)
+
+    def _new_batch(self, count: int) -> dict[int, np.ndarray]:
+        shapes = {i: (count, *tensor.shape[1:]) for i, tensor in enumerate(self._tensors)}
+        if get_worker_info() is None and self.x.is_pinned():
+            # A batch of pinned samples is pinned: that is what they were pinned for.
+            return {
+                i: torch.empty(shapes[i], dtype=each.dtype, pin_memory=True).numpy()
+                for i, each in enumerate(self._tensors)
+            }
+        return new_arrays({i: (shapes[i], each.numpy().dtype) for i, each in enumerate(self._tensors)})
+
+    def _sample(self, values: list[Any]) -> Any:
+        transforms = (self.transform, self.target_transform)
+        done = [
+            value if transform is None else transform(value)
+            for transform, value in zip(transforms, values, strict=False)
+        ]
+        return Pair(done) if len(done) == 2 else done[0]
+
+    def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
+        with open_reader(self.path, swmr, threads=usable_cpus())[0] as reader:
+            layouts = find_pair(reader, self.x_key, self.y_key)
+            rows = self._rows(layouts[0].num_rows)
+            tensors = [
+                memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))
+                for layout, dtype in zip(layouts, dtypes, strict=False)
+            ]
+            for layout, tensor in zip(layouts, tensors, strict=True):
+                reader.read_into({layout.name: tensor.numpy()}, rows)
+        return tensors
+
+    def _rows(self, total: int) -> np.ndarray:
+        if self.mode == "contiguous":
+            return np.arange(*_balanced_contiguous_shard(total, self.world_size, self.rank), dtype=np.int64)
+        return _interleaved_indices(total, self.world_size, self.rank)
+
+
+def _distributed() -> tuple[int, int]:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise DistributedError(
+            "RankMemCachedH5Dataset: torch.distributed is not initialised, so there is no rank whose shard to read. "
+            "Call torch.distributed.init_process_group() first (under torchrun it needs only a backend), or use "
+            "H5LazyDataset in a single process."
+        )
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _number_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
+    dtype = read_dtype(layout, wanted)
+    if dtype.kind not in "biufc":
+        raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values; a tensor holds numbers")
+    return dtype
+
+
+_Memory = Callable[[tuple[int, ...], np.dtype], torch.Tensor]
+
+
+def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
+    """Return what makes the tensors that stay."""
+    if pin and not torch.cuda.is_available():
+        log_fn("pin_host_memory: torch finds no CUDA device here; the memory is not pinned")
+        pin = False
+
+    def make(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
+        if share:
+            tensor = new_shared(shape, dtype)
+            return _registered(tensor, log_fn) if pin else tensor
+        if not pin:
+            return torch.from_numpy(empty(shape, dtype))
+        try:
+            return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
+        except RuntimeError as exc:
+            log_fn(f"pin_host_memory: {str(exc).splitlines()[0]}; the memory is not pinned")
+            return torch.from_numpy(empty(shape, dtype))
+
+    return make
+
+
+def _registered(tensor: torch.Tensor, log_fn: Callable[[str], None]) -> torch.Tensor:
+    """Pin memory that is there already, as shared memory is."""
+    code = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0) if tensor.nbytes else 0
+    if int(code) != 0:
+        log_fn(f"pin_host_memory: cudaHostRegister returned {code}; the shared memory is not pinned")
+    return tensor

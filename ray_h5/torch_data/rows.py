@@ -1,0 +1,176 @@
+"""Rows of many files by rank: what every dataset here reads with."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+from ray_h5.hdf5.handles import check_identity
+from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning.plan import ReadPlan
+from ray_h5.torch_data.kept import KeptRows, fitting, share_of
+from ray_h5.torch_data.transport import new_arrays
+
+KEPT_BYTES_A_FILE = 128 << 20
+MOST_KEPT_BYTES = 512 << 20
+"""What stays in memory by default: as much a file as people give its chunk cache, but not without an end."""
+
+_MAX_READERS = 32
+_SMALL_ROW_BYTES = 4 << 10
+"""Rows of less cost more to find in a file than to read: all of a file are read together."""
+
+_TOGETHER_AFTER = 8
+"""... once one in so many of its rows was asked for."""
+
+
+class RowSource:
+    """Reads rows of a plan, given by their ranks among the selected rows.
+
+    It can be pickled and forked: the other process opens the files anew, and keeps its own rows.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        Which rows and columns.
+    kept_bytes : int, optional
+        Bound of the rows kept in memory, for all workers of a loader together: those columns whose
+        rows are smallest, as many as fit with all their rows. By default 128 MiB a file, and at most
+        512 MiB.
+    """
+
+    def __init__(self, plan: ReadPlan, kept_bytes: int | None = None) -> None:
+        if kept_bytes is not None and (
+            isinstance(kept_bytes, bool) or not isinstance(kept_bytes, int) or kept_bytes < 0
+        ):
+            raise OptionError(f"kept_bytes={kept_bytes!r}: expected an integer of 0 or more")
+        self.plan = plan
+        self._kept_bytes = kept_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._readers: OrderedDict[int, RowReader] = OrderedDict()
+        self._small: KeptRows | None = None
+        self._large: KeptRows | None = None
+        self._asked = np.zeros(len(self.plan.files), np.int64)
+
+    @property
+    def num_rows(self) -> int:
+        return self.plan.num_rows
+
+    def new_batch(self, count: int) -> dict[str, np.ndarray]:
+        """Return an array for `count` rows of each column."""
+        return new_arrays({each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns})
+
+    def read_into(self, out: Mapping[str, np.ndarray], ranks: np.ndarray, places: np.ndarray | None = None) -> None:
+        """Read rows into ``out[column][places]``, each file by one call.
+
+        Parameters
+        ----------
+        out : mapping of str to numpy.ndarray
+            Arrays of the columns of the plan.
+        ranks : numpy.ndarray
+            int64, in any order.
+        places : numpy.ndarray, optional
+            int64: where each row goes; by default in the order given.
+
+        Raises
+        ------
+        StaleIndexError
+            If a file is no longer as it was when the dataset was made.
+        """
+        small, large = self._kept()
+        row_ids = self.plan.row_ids(ranks)
+        touched = self._check_files(row_ids)
+        kept = small.columns | large.columns
+        rest = {name: array for name, array in out.items() if name not in kept}
+        if rest:
+            self._read_files(rest, row_ids, np.arange(len(row_ids)) if places is None else places)
+        if small.columns:
+            self._read_together(small, touched)
+        for group in (small, large):
+            if group.columns:
+                group.read_through({name: out[name] for name in group.columns}, row_ids, places, self._read_files)
+
+    def close(self) -> None:
+        """Let go of all files and kept rows; the next read opens the files again."""
+        self._begin()
+
+    def _kept(self) -> tuple[KeptRows, KeptRows]:
+        if self._pid != os.getpid():
+            self._begin()
+        with self._lock:
+            if self._small is None or self._large is None:
+                self._small, self._large = self._choose()
+            return self._small, self._large
+
+    def _choose(self) -> tuple[KeptRows, KeptRows]:
+        files = self.plan.files
+        limit = self._kept_bytes
+        if limit is None:
+            limit = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
+        specs = {each.name: each for each in self.plan.columns if each.kind != "list"}
+        chosen = fitting({name: spec.row_bytes for name, spec in specs.items()}, files.num_rows, share_of(limit))
+        groups: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        for name in chosen:
+            groups[specs[name].row_bytes > _SMALL_ROW_BYTES][name] = (specs[name].row_shape, specs[name].dtype)
+        small, large = groups
+        return KeptRows(small, files.num_rows if small else 0), KeptRows(large, files.num_rows if large else 0)
+
+    def _check_files(self, row_ids: np.ndarray) -> list[tuple[int, int]]:
+        """Make sure that the files are as they were, whether they are read or not; return them and their rows."""
+        files = self.plan.files
+        counts = np.bincount(files.files_of(row_ids)) if len(row_ids) else np.zeros(0, np.int64)
+        touched = [(file, int(counts[file])) for file in np.flatnonzero(counts).tolist()]
+        for file, _ in touched:
+            path = files.path(file)
+            try:
+                found = FileIdentity.of(os.stat(path))
+            except OSError:
+                continue  # opening it says what is wrong, if it has to be read
+            check_identity(path, files.identity(file), found)
+        return touched
+
+    def _read_together(self, small: KeptRows, touched: list[tuple[int, int]]) -> None:
+        starts = self.plan.files.starts
+        for file, asked in touched:
+            start, stop = int(starts[file]), int(starts[file + 1])
+            self._asked[file] += asked
+            if self._asked[file] * _TOGETHER_AFTER < stop - start or small.there[start:stop].all():
+                continue
+            with small.filling:
+                if not small.there[start:stop].all():
+                    parts = {name: values[start:stop] for name, values in small.columns.items()}
+                    self._reader(file).read_into(parts, np.arange(stop - start))
+                    small.there[start:stop] = True
+
+    def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
+        files = self.plan.files
+        of = files.files_of(row_ids)
+        for file in np.flatnonzero(np.bincount(of, minlength=1)).tolist() if len(of) else ():
+            here = np.flatnonzero(of == file)
+            # Looks at the state of the file before and after.
+            self._reader(file).read_into(out, row_ids[here] - files.starts[file], places[here])
+
+    def _reader(self, file: int) -> RowReader:
+        with self._lock:
+            reader = self._readers.get(file)
+            if reader is None:
+                files = self.plan.files
+                reader = self.plan.scope.open(files.path(file), files.identity(file))
+                self._readers[file] = reader
+                while len(self._readers) > _MAX_READERS:
+                    self._readers.popitem(last=False)
+            self._readers.move_to_end(file)
+        return reader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowSource, (self.plan, self._kept_bytes)

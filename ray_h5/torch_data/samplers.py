@@ -1,0 +1,287 @@
+"""Which sample comes when: samplers that split an epoch over ranks and can go on in its middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.order import Order
+from ray_h5.planning.shuffle import Shuffle
+from ray_h5.torch_data.order import ShuffleLike, order_of
+from ray_h5.torch_data.walk import State, Walk
+
+_WINDOW = 1 << 14
+"""Indices that are worked out at a time."""
+
+
+class EpochShuffleSampler(Sampler[int]):
+    """Shuffles a dataset that is a rank's own shard, anew in each epoch.
+
+    Parameters
+    ----------
+    data_len : int
+        Samples of the shard.
+    seed : int
+        Zero or more. The order is a function of (seed, epoch).
+    shuffle : bool
+        False yields ``0 ... data_len - 1``.
+    """
+
+    def __init__(self, data_len: int, seed: int = 0, shuffle: bool = True) -> None:
+        if isinstance(data_len, bool) or not isinstance(data_len, (int, np.integer)) or data_len < 0:
+            raise OptionError(f"data_len={data_len!r}: expected an integer of 0 or more; pass len(dataset)")
+        self.data_len = int(data_len)
+        self.shuffle = shuffle
+        self._order = Order(self.data_len, Shuffle("rows", seed) if shuffle else None)
+        self.seed = seed
+        self._walk = Walk({"data_len": self.data_len, "seed": seed, "shuffle": shuffle})
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._walk.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, before iterating."""
+        self._walk.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.data_len
+
+    def __iter__(self) -> Iterator[int]:
+        epoch = self._walk.epoch
+        for start in range(self._walk.begin(self.data_len), self.data_len, _WINDOW):
+            stop = min(start + _WINDOW, self.data_len)
+            for index in self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist():
+                self._walk.done += 1
+                yield index
+
+    def state_dict(self) -> State:
+        """Return where the iteration is: what a checkpoint keeps."""
+        return self._walk.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where `state` was taken.
+
+        Raises
+        ------
+        PositionError
+            If it was taken of a sampler of another length, seed or kind.
+        """
+        self._walk.load_state_dict(state)
+
+
+class OrderSampler(Sampler[int]):
+    """The order of an epoch, the same as in Ray, split over the ranks of a training run.
+
+    The order is cut into stretches of ``world_size * stretch`` samples, of which each rank takes
+    its `stretch` samples; where the rest does not go round, ranks share it evenly. All ranks yield
+    equally many indices.
+
+    Parameters
+    ----------
+    dataset : H5Dataset, or anything with a length
+        What is sampled. The order of an `H5Dataset` knows its chunks; anything else is shuffled by
+        sample.
+    shuffle : bool, str or Shuffle
+        True draws anew in each epoch with `seed`; a unit (``"rows"``, ``"chunks"``, ``"files"``) or
+        a `Shuffle` says how; False keeps the order of the files.
+    seed : int
+        Zero or more; a `Shuffle` has its own.
+    rank, world_size : int, optional
+        By default those of torch.distributed, or 0 of 1 where it is not initialised.
+    drop_last : bool
+        What to do if the ranks cannot get equally many samples: True leaves out the last few of
+        the epoch's order, False repeats its first few, as ``DistributedSampler`` does.
+    stretch : int
+        Samples of one rank that follow each other in the order; a batch, for neighbours in a batch
+        to lie in the same chunks.
+
+    Raises
+    ------
+    OptionError
+        If an argument makes no sense.
+
+    Examples
+    --------
+    >>> sampler = OrderSampler(dataset, seed=1)  # doctest: +SKIP
+    >>> for epoch in range(3):  # doctest: +SKIP
+    ...     sampler.set_epoch(epoch)
+    ...     for batch in DataLoader(dataset, batch_size=64, sampler=sampler):
+    ...         train(batch)
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        shuffle: ShuffleLike = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        drop_last: bool = False,
+        stretch: int = 1,
+    ) -> None:
+        self.rank, self.world_size = resolve_rank(rank, world_size)
+        if stretch < 1:
+            raise OptionError(f"stretch={stretch}: expected 1 or more")
+        self.drop_last = drop_last
+        self.stretch = stretch
+        self.order = order_of(dataset, shuffle, seed)
+        used = self.order.shuffle
+        kind = [used.unit, used.seed, used.window_rows] if used else None
+        self._walk = Walk({"num_rows": self.order.num_rows, "shuffle": kind}, [stretch, self.world_size])
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._walk.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, before iterating."""
+        self._walk.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self._length(self.order.num_rows)
+
+    def __iter__(self) -> Iterator[int]:
+        for stretch in self.stretches():
+            skip, whole = self._walk.within, len(stretch)
+            for at, index in enumerate(stretch[skip:], start=skip + 1):
+                if at < whole:
+                    self._walk.within = at
+                else:
+                    self.count(whole)
+                yield index
+
+    def stretches(self) -> Iterator[list[int]]:
+        """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `count`."""
+        epoch, total = self._walk.epoch, self.order.num_rows
+        done = self._walk.begin(total)
+        for positions in self._positions(done, total):
+            ranks = self.order.ranks(positions % max(total, 1), epoch).tolist()
+            for i in range(0, len(ranks), self.stretch):
+                yield ranks[i : i + self.stretch]
+
+    def count(self, samples: int) -> None:
+        """Count samples of this rank as done."""
+        self._walk.done += samples * self.world_size
+        self._walk.within = 0
+
+    def state_dict(self) -> State:
+        """Return where the iteration is: epoch, and how many samples all ranks together have done.
+
+        A `DataLoader` with workers asks its sampler ahead of what it delivers; torchdata's
+        ``StatefulDataLoader`` takes that into account.
+        """
+        return self._walk.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where `state` was taken, by as many ranks as there are now.
+
+        Raises
+        ------
+        PositionError
+            If it was taken of a dataset of another length, of another shuffle, or inside a stretch of
+            another length or number of ranks.
+        """
+        self._walk.load_state_dict(state)
+
+    def _length(self, rows: int) -> int:
+        rounds, rest = divmod(rows, self.stretch * self.world_size)
+        return rounds * self.stretch + (rest // self.world_size if self.drop_last else -(-rest // self.world_size))
+
+    def _positions(self, done: int, total: int) -> Iterator[np.ndarray]:
+        """Yield the positions of this rank from `done` on, many at a time."""
+        around = self.stretch * self.world_size
+        rounds = (total - done) // around
+        at_a_time = max(1, _WINDOW // self.stretch)
+        first = done + self.rank * self.stretch
+        for start in range(0, rounds, at_a_time):
+            begins = first + np.arange(start, min(start + at_a_time, rounds), dtype=np.int64) * around
+            yield (begins[:, None] + np.arange(self.stretch)).reshape(-1)
+        rest = self._length(total - done) - rounds * self.stretch
+        if rest:
+            begin = done + rounds * around + self.rank * rest
+            yield np.arange(begin, begin + rest, dtype=np.int64)
+
+
+class OrderBatchSampler(Sampler[list[int]]):
+    """Batches of an `OrderSampler`: neighbours in the order come to the same batch.
+
+    Parameters
+    ----------
+    dataset : H5Dataset, or anything with a length
+        What is sampled.
+    batch_size : int
+        Samples of a batch, of one rank.
+    drop_last : bool
+        Leave out the last batch if it is smaller than the others, and so the samples of other
+        ranks that would go with it.
+    **options
+        `shuffle`, `seed`, `rank` and `world_size` of `OrderSampler`.
+    """
+
+    def __init__(self, dataset: Sized, batch_size: int, *, drop_last: bool = False, **options: Any) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+            raise OptionError(f"batch_size={batch_size!r}: expected an integer of 1 or more")
+        self.batch_size = int(batch_size)
+        self.drop_last = drop_last
+        self.sampler = OrderSampler(dataset, drop_last=drop_last, stretch=self.batch_size, **options)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self.sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, before iterating."""
+        self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.sampler), self.batch_size)
+        return full + bool(rest and not self.drop_last)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches():
+            self.sampler.count(len(batch))
+            yield batch
+
+    def batches(self) -> Iterator[list[int]]:
+        """Yield the batches ahead of their time: they are done when `OrderSampler.count` is told so."""
+        for batch in self.sampler.stretches():
+            if not self.drop_last or len(batch) == self.batch_size:
+                yield batch
+
+    def state_dict(self) -> State:
+        """Return where the iteration is, as `OrderSampler.state_dict`."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken, as `OrderSampler.load_state_dict`."""
+        if state.get("within"):
+            raise PositionError("load_state_dict: expected a state taken between batches, found one inside a batch")
+        self.sampler.load_state_dict(state)
+
+
+def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size; what is None comes from torch.distributed, if it is initialised.
+
+    Raises
+    ------
+    OptionError
+        If there is no such rank.
+    """
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if world_size is None:
+        world_size = torch.distributed.get_world_size() if distributed else 1
+    if rank is None:
+        rank = torch.distributed.get_rank() if distributed else 0
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1")
+    return rank, world_size

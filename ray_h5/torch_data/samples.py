@@ -1,0 +1,185 @@
+"""What a dataset returns: a sample, and a whole batch that costs nothing to collate.
+
+A `DataLoader` asks a map-style dataset for all indices of a batch at once where the dataset has
+``__getitems__``, and then stacks the samples that it gets. Here they lie one behind the other in
+one array a column already: `register` tells ``default_collate`` to take those as they are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+import torch
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from ray_h5.errors import RowIndexError
+from ray_h5.torch_data.transport import pack, slot_of, unpack
+
+
+class Sample(dict[str, Any]):
+    """A dict whose entries are attributes too: ``sample.target`` is ``sample["target"]``.
+
+    A name that a dict has already (``items``) is reached by its key only.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this sample has no {name!r}; it has {', '.join(self)}") from None
+
+
+class Pair(tuple[Any, ...]):
+    """An (input, target) pair."""
+
+    __slots__ = ()
+
+
+class Batch(Sequence[Any]):
+    """The samples of a batch, made one by one only if somebody looks at them.
+
+    Attributes
+    ----------
+    whole : Sample or Pair
+        The batch as ``default_collate`` would make it of the samples.
+    slot : object, optional
+        Where it lies, if that is memory shared with the training process.
+    """
+
+    def __init__(self, whole: Any, count: int, part: Callable[[Any, int], Any], slot: Any = None) -> None:
+        self.whole = whole
+        self.slot = slot
+        self._count = count
+        self._part = part
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        return self._part(self.whole, check_index(index, self._count, "this batch"))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._part(self.whole, i) for i in range(self._count))
+
+
+def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, int], Any]) -> Batch:
+    """Return the samples in some arrays, of which `whole` was made."""
+    slot = next((found for array in arrays.values() if (found := slot_of(array)) is not None), None)
+    return Batch(whole, len(next(iter(arrays.values()))), part, slot)
+
+
+def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
+    """Return sample number `i` of a batch of columns."""
+    return Sample((name, _value(values, i)) for name, values in whole.items())
+
+
+def pair_of(whole: Sequence[Any], i: int) -> Pair:
+    """Return pair number `i` of a batch of inputs and targets."""
+    return Pair(values[i] for values in whole)
+
+
+def _value(values: Any, i: int) -> Any:
+    # A boolean of a sample is a bool, as people compare it; of a batch it is a tensor.
+    if isinstance(values, torch.Tensor) and values.dtype == torch.bool and values.ndim == 1:
+        return bool(values[i])
+    return values[i]
+
+
+class SentSample(Sample):
+    """A batch in a worker's slot, on its way to the training process, where it is a `Sample`."""
+
+    def __init__(self, values: Mapping[str, Any], slot: Any) -> None:
+        super().__init__(values)
+        self.__dict__["slot"] = slot
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived_sample, (list(self), *pack(list(self.values()), self.__dict__["slot"]))
+
+
+class SentPair(list[Any]):
+    """The same of inputs and targets, which arrive as a list."""
+
+    def __init__(self, values: Sequence[Any], slot: Any) -> None:
+        super().__init__(values)
+        self.slot = slot
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpack, pack(list(self), self.slot)
+
+
+def _arrived_sample(names: list[str], *packed: Any) -> Sample:
+    return Sample(zip(names, unpack(*packed), strict=True))
+
+
+def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    if isinstance(batch, Batch):
+        return batch.whole if batch.slot is None else SentSample(batch.whole, batch.slot)
+    return Sample((name, collate([each[name] for each in batch], collate_fn_map=collate_fn_map)) for name in batch[0])
+
+
+def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    if isinstance(batch, Batch):
+        return list(batch.whole) if batch.slot is None else SentPair(batch.whole, batch.slot)
+    return [collate(values, collate_fn_map=collate_fn_map) for values in zip(*batch, strict=True)]
+
+
+def register() -> None:
+    """Teach ``default_collate`` our samples, by the extension point that torch documents for it."""
+    default_collate_fn_map[Sample] = _collate_samples
+    default_collate_fn_map[Pair] = _collate_pairs
+
+
+register()
+
+
+def check_index(index: SupportsIndex, length: int, where: str) -> int:
+    """Return `index` counted from the front.
+
+    Raises
+    ------
+    RowIndexError
+        If it is not in ``range(-length, length)``.
+    """
+    found = operator.index(index)
+    if not -length <= found < length:
+        raise RowIndexError(f"{where}: index {found} is not among its {length} samples (0 to {length - 1})")
+    return found + length if found < 0 else found
+
+
+def check_indices(indices: Sequence[int] | np.ndarray, length: int, where: str) -> np.ndarray:
+    """Return `indices` as an int64 array counted from the front; errors as in `check_index`."""
+    found = np.asarray(indices, np.int64)
+    outside = (found < -length) | (found >= length)
+    if outside.any():
+        check_index(int(found[outside][0]), length, where)
+    return np.where(found < 0, found + length, found)
+
+
+def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
+    """Return an uninitialised tensor in shared memory."""
+    like = torch.from_numpy(np.empty(0, dtype))
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    # What torch's own collate uses: `share_memory_` would fill private memory first and copy it.
+    storage = torch.UntypedStorage._new_shared(max(nbytes, 1))
+    return like.set_(storage, 0, shape)
+
+
+def to_torch(array: np.ndarray) -> Any:
+    """Return the values of a column as they go into a batch: a tensor, or a list of what tensors cannot hold."""
+    if array.dtype.kind in "biufc":
+        return torch.from_numpy(array)
+    return [as_python(value) for value in array]
+
+
+def as_python(value: Any) -> Any:
+    """Return one value that is no number: text as str, or what numpy makes of it."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,173 @@
+"""Batches from loader workers to the training process through shared memory that is used again.
+
+A `DataLoader` moves each tensor of each batch in a new piece of shared memory: made, filled, sent,
+mapped and thrown away. The kernel clears every page of it, which costs as much as reading the rows
+(measured: about 1 ms a MiB). Here a worker has a few slots in one piece; a batch is read into a free
+slot, the tensors of the training process are views of it, and the slot is free again when the last
+of these is gone. Whoever keeps batches keeps slots: with none free, batches go torch's way.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from ray_h5.hdf5.buffers import empty
+
+_SLOTS = 6
+"""Two batches on their way (DataLoader's prefetch factor), one in use, one being read, and two to spare."""
+
+_ALIGN = 64
+_HEAD_BYTES = 4096
+_SMALL_BYTES = 1 << 15
+"""A tensor outside a slot that is smaller goes with the message itself."""
+
+Spec = tuple[tuple[int, ...], np.dtype]
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A part of a pool, on either side. It is given back when this object dies in the process that holds it."""
+
+    pool: torch.Tensor
+    number: int
+    start: int
+    nbytes: int
+    owner: int = field(default_factory=os.getpid)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # numpy keeps a reference to what it got this from: arrays keep the slot, and tensors keep arrays.
+        where = self.pool.data_ptr() + self.start
+        return {"data": (where, False), "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        # A copy that a fork made has no say; neither has a worker once the batch is sent.
+        if self.owner == os.getpid():
+            self.pool.numpy()[self.number] = 0
+
+
+class _Pool:
+    """The slots of one worker: a byte each that says whether it is taken, and their memory."""
+
+    def __init__(self, slot_bytes: int) -> None:
+        self.slot_bytes = -(-slot_bytes // _HEAD_BYTES) * _HEAD_BYTES
+        total = _HEAD_BYTES + _SLOTS * self.slot_bytes
+        self.memory = torch.empty(0, dtype=torch.uint8)
+        # As torch's own collate does it: pages are taken when they are first written to.
+        self.memory.set_(torch.UntypedStorage._new_shared(total), 0, (total,))
+        self._taken = self.memory.numpy()[:_SLOTS]
+        self._taken[:] = 0
+
+    def take(self) -> _Slot | None:
+        free = np.flatnonzero(self._taken == 0)
+        if not len(free):
+            return None
+        number = int(free[0])
+        self._taken[number] = 1
+        return _Slot(self.memory, number, _HEAD_BYTES + number * self.slot_bytes, self.slot_bytes)
+
+
+_pool: tuple[int, _Pool] | None = None
+
+
+def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
+    """Return uninitialised arrays for the columns of a batch, where the batch is to go from here.
+
+    Parameters
+    ----------
+    specs : mapping of (shape, dtype)
+        What to make; of dtype object, arrays of references.
+    """
+    if get_worker_info() is not None and (slot := _take(_bytes_of(specs))) is not None:
+        memory = np.asarray(slot)
+        return {name: _placed(memory, start, *specs[name]) for name, start in _layout(specs).items()}
+    return {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
+
+
+def _take(nbytes: int) -> _Slot | None:
+    global _pool  # noqa: PLW0603  one for each worker process
+    if _pool is None or _pool[0] != os.getpid() or _pool[1].slot_bytes < nbytes:
+        try:
+            _pool = os.getpid(), _Pool(nbytes)
+        except RuntimeError:  # no shared memory: torch's own way will say so
+            return None
+    return _pool[1].take()
+
+
+def _layout(specs: Mapping[Any, Spec]) -> dict[Any, int]:
+    starts, at = {}, 0
+    for name, (shape, dtype) in specs.items():
+        starts[name] = at
+        at += 0 if dtype.hasobject else -(-math.prod(shape) * dtype.itemsize // _ALIGN) * _ALIGN
+    return starts
+
+
+def _bytes_of(specs: Mapping[Any, Spec]) -> int:
+    return sum(-(-math.prod(s) * d.itemsize // _ALIGN) * _ALIGN for s, d in specs.values() if not d.hasobject) + _ALIGN
+
+
+def _placed(memory: np.ndarray, start: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    return memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def slot_of(array: np.ndarray) -> Any:
+    """Return the slot that an array lies in, or None."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, _Slot) else None
+
+
+def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
+    """Return how a batch is made again in another process: the arguments of `unpack`."""
+    begin = slot.pool.data_ptr() + slot.start
+    parts = [_packed(value, begin, slot.nbytes) for value in values]
+    # From here on the slot belongs to the process that gets the message.
+    slot.owner = -1
+    return slot.pool, slot.number, slot.start, slot.nbytes, parts
+
+
+def _packed(value: Any, begin: int, nbytes: int) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    at = value.data_ptr() - begin
+    if 0 <= at < nbytes and value.is_contiguous() and value.numel():
+        return _InSlot(at, tuple(value.shape), value.dtype)
+    return _Small(value.numpy()) if value.nbytes < _SMALL_BYTES and value.dtype != torch.bfloat16 else value
+
+
+@dataclass(frozen=True, slots=True)
+class _InSlot:
+    at: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    array: np.ndarray
+
+
+def unpack(pool: torch.Tensor, number: int, start: int, nbytes: int, parts: list[Any]) -> list[Any]:
+    """Return the values that `pack` was given, as views of the slot."""
+    memory = torch.from_numpy(np.asarray(_Slot(pool, number, start, nbytes)))
+    return [_unpacked(part, memory) for part in parts]
+
+
+def _unpacked(part: Any, memory: torch.Tensor) -> Any:
+    if isinstance(part, _Small):
+        return torch.from_numpy(part.array)
+    if not isinstance(part, _InSlot):
+        return part
+    nbytes = math.prod(part.shape) * part.dtype.itemsize
+    return memory[part.at : part.at + nbytes].view(part.dtype).reshape(part.shape)

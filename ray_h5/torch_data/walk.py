@@ -1,0 +1,58 @@
+"""How far an epoch is done: what samplers keep, and what a checkpoint keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ray_h5.errors import OptionError, PositionError
+
+State = dict[str, Any]
+
+
+class Walk:
+    """How far an epoch is done, and what it is an epoch of."""
+
+    def __init__(self, what: Mapping[str, Any], split: Sequence[int] = (1, 1)) -> None:
+        self._what = dict(what)
+        self._split = list(split)
+        self._resume: tuple[int, int] | None = None
+        self.epoch = 0
+        self.done = 0
+        self.within = 0  # samples of this rank, of the stretch that begins at `done`
+
+    def set_epoch(self, epoch: int) -> None:
+        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
+            raise OptionError(f"set_epoch({epoch!r}): expected an integer of 0 or more")
+        if epoch != self.epoch:
+            self._resume = None
+            self.done = self.within = 0
+        self.epoch = int(epoch)
+
+    def begin(self, total: int) -> int:
+        """Return how much of the epoch is done already."""
+        (self.done, self.within), self._resume = self._resume or (0, 0), None
+        if self.done >= total:
+            # A state that was taken at the end of an epoch goes on with a whole one.
+            self.done = self.within = 0
+        return self.done
+
+    def state_dict(self) -> State:
+        done, within = self._resume or (self.done, self.within)
+        return {**self._what, "epoch": self.epoch, "done": done, "within": within, "split": self._split}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        found = {name: state.get(name) for name in self._what}
+        if found != self._what:
+            raise PositionError(
+                f"load_state_dict: expected the state of a sampler of {self._what}, found one of {found}"
+            )
+        if state["within"] and state["split"] != self._split:
+            raise PositionError(
+                f"load_state_dict: the state was taken inside a stretch of {state['split'][0]} samples of each of "
+                f"{state['split'][1]} ranks; expected that stretch and world_size, found {self._split}"
+            )
+        self.set_epoch(state["epoch"])
+        self._resume = int(state["done"]), int(state["within"])

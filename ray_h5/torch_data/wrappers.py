@@ -1,0 +1,204 @@
+"""Datasets around a dataset of (input, target) pairs: a part of it standardised, or augmented."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from ray_h5.errors import OptionError
+from ray_h5.planning.order import row_keys
+from ray_h5.torch_data.samples import Pair, check_index, check_indices
+from ray_h5.transforms import GaussianNoise, SpecAugment
+
+_EPSILON = 1e-8
+
+
+class WorkerSafeStandardizedDataset(Dataset[Any]):
+    """Some samples of a dataset, their inputs standardised with given moments.
+
+    Take the moments from training samples only, or validation is measured with what it should not know:
+    `from_indices` does.
+
+    Parameters
+    ----------
+    base_dataset : Dataset
+        Of (input, target) pairs.
+    indices : iterable of int
+        The samples that this dataset has, in this order.
+    mean, std : float
+        The input becomes ``(x - mean) / (std + 1e-8)``.
+
+    Raises
+    ------
+    OptionError
+        If `std` is negative, or a moment is not finite.
+    RowIndexError
+        If an index is not in the dataset.
+    """
+
+    def __init__(self, base_dataset: Dataset[Any], indices: Iterable[int], mean: float, std: float) -> None:
+        self.base_dataset = base_dataset
+        self.indices = [int(index) for index in indices]
+        self.mean = float(mean)
+        self.std = float(std + _EPSILON)
+        if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > 0):
+            raise OptionError(f"mean={mean!r}, std={std!r}: expected finite numbers, and a std of 0 or more")
+        check_indices(self.indices, len(cast("Sized", base_dataset)), "indices")
+
+    @classmethod
+    def from_indices(
+        cls, base_dataset: Dataset[Any], indices: Iterable[int], statistics_from: Iterable[int]
+    ) -> WorkerSafeStandardizedDataset:
+        """Return samples standardised with the moments of others: the training ones.
+
+        Parameters
+        ----------
+        base_dataset : Dataset
+            Of (input, target) pairs.
+        indices : iterable of int
+            The samples that the dataset has.
+        statistics_from : iterable of int
+            The samples whose inputs give mean and standard deviation, over all their values.
+        """
+        count, mean, squares = 0, 0.0, 0.0
+        for index in statistics_from:
+            values = torch.as_tensor(base_dataset[index][0]).to(torch.float64)
+            # Chan, Golub & LeVeque 1983: moments of parts, joined without losing digits.
+            delta = float(values.mean()) - mean
+            total = count + values.numel()
+            squares += float(((values - values.mean()) ** 2).sum()) + delta**2 * count * values.numel() / total
+            mean += delta * values.numel() / total
+            count = total
+        if count == 0:
+            raise OptionError("statistics_from: expected at least one sample")
+        return cls(base_dataset, indices, mean, (squares / count) ** 0.5)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, idx: SupportsIndex) -> Any:
+        x, y = self.base_dataset[self.indices[check_index(idx, len(self), type(self).__name__)]]
+        return Pair(((x - self.mean) / self.std, y))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples of a batch, which the dataset below reads at once if it can."""
+        wanted = [self.indices[i] for i in check_indices(indices, len(self), type(self).__name__).tolist()]
+        return [Pair(((x - self.mean) / self.std, y)) for x, y in _samples(self.base_dataset, wanted)]
+
+
+class WorkerSafeAugmentedDataset(Dataset[Any]):
+    """A dataset whose inputs are augmented, each sample otherwise in each epoch.
+
+    What a sample becomes is a function of (seed, epoch, index): workers cannot draw the same, and a
+    run can be repeated. Call `set_epoch` before each epoch. As long as it was never called, each read
+    of a sample is augmented otherwise, by a seed that a `DataLoader` draws for its workers (without
+    workers, torch's own), the worker, and how much it has read: epochs differ all the same.
+
+    Parameters
+    ----------
+    base_dataset : Dataset
+        Of (input, target) pairs.
+    augment_params : mapping
+        Options of `SpecAugment`, but for `column`; ``noise_std`` and ``noise_p`` add Gaussian noise.
+    training : bool
+        False hands the samples on as they are.
+    seed : int
+        Zero or more.
+    """
+
+    def __init__(
+        self, base_dataset: Dataset[Any], augment_params: Mapping[str, Any], training: bool = True, *, seed: int = 0
+    ) -> None:
+        self.base_dataset = base_dataset
+        self.augment_params = copy.deepcopy(dict(augment_params))
+        self.training = training
+        self.seed = seed
+        self._epoch = _shared_counter()
+        self._reads = 0
+        self._steps = _augmentations(self.augment_params)
+        row_keys(np.zeros(1, np.int64), seed, 0)  # raises for a seed that is none
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, in all workers."""
+        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
+            raise OptionError(f"set_epoch({epoch!r}): expected an integer of 0 or more")
+        self._epoch[0] = int(epoch)
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self.base_dataset))
+
+    def __getitem__(self, idx: SupportsIndex) -> Any:
+        index = check_index(idx, len(self), type(self).__name__)
+        return self._augmented(index, self.base_dataset[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples of a batch, which the dataset below reads at once if it can."""
+        wanted = check_indices(indices, len(self), type(self).__name__).tolist()
+        found = _samples(self.base_dataset, wanted)
+        return [self._augmented(index, sample) for index, sample in zip(wanted, found, strict=True)]
+
+    def _augmented(self, index: int, sample: Any) -> Any:
+        if not self.training:
+            return sample
+        x, y = sample
+        key = self._key(index)
+        for step in self._steps:
+            x = step.apply(x, key)
+        return Pair((x, y))
+
+    def _key(self, index: int) -> int:
+        epoch = int(self._epoch[0])
+        if epoch < 0:
+            return self._key_without_epoch(index)
+        return int(row_keys(np.array([index]), self.seed, epoch)[0])
+
+    def _key_without_epoch(self, index: int) -> int:
+        worker = get_worker_info()
+        # A worker's seed is the loader's, drawn for each iteration, plus the number of the worker.
+        drawn = torch.initial_seed() if worker is None else worker.seed - worker.id
+        self._reads += 1
+        words = [self.seed, drawn % 2**64, 0 if worker is None else worker.id + 1, self._reads, index]
+        return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
+
+
+def worker_init_fn(worker_id: int) -> None:
+    """Seed random, numpy and torch of a loader's worker: the ``worker_init_fn`` of a `DataLoader`.
+
+    A worker's torch seed is one that the loader drew for this iteration plus `worker_id`. It is
+    combined with `worker_id` by ``SeedSequence``, not added once more: sums of different workers and
+    epochs meet.
+    """
+    words = np.random.SeedSequence([torch.initial_seed() % 2**64, worker_id]).generate_state(4, np.uint32)
+    random.seed(int(words[0]) << 32 | int(words[1]))
+    np.random.seed(int(words[2]))  # noqa: NPY002  what transforms of users draw from
+    torch.manual_seed(int(words[3]) << 32 | int(words[2]))
+
+
+def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNoise]:
+    options = dict(params)
+    noise = {name.removeprefix("noise_"): options.pop(name) for name in ("noise_std", "noise_p") if name in options}
+    try:
+        steps: list[SpecAugment | GaussianNoise] = [SpecAugment("x", **options)] if options or not noise else []
+    except TypeError as exc:
+        raise OptionError(f"augment_params: {exc}; expected options of SpecAugment, noise_std and noise_p") from exc
+    return [*steps, GaussianNoise("x", **noise)] if noise else steps
+
+
+def _shared_counter() -> torch.Tensor:
+    """Return -1 in shared memory: workers that live on from epoch to epoch see what the trainer sets."""
+    counter = torch.full((1,), -1, dtype=torch.int64)
+    with contextlib.suppress(RuntimeError):  # no shared memory, so no workers either
+        counter.share_memory_()
+    return counter
+
+
+def _samples(dataset: Any, indices: list[int]) -> Iterable[Any]:
+    fetch = getattr(dataset, "__getitems__", None)
+    return cast("Iterable[Any]", fetch(indices) if callable(fetch) else (dataset[index] for index in indices))

@@ -1,0 +1,53 @@
+"""A read takes little more memory than what it returns."""
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from h5kit import run_python
+
+CHUNK_ROWS, CHUNKS = 128, 16
+ROW_SHAPE = (3, 64, 64)
+
+PIPELINES = {
+    "none": {},
+    "gzip, shuffle": {"compression": "gzip", "compression_opts": 1, "shuffle": True},
+    "lzf, shuffle, fletcher32": {"compression": "lzf", "shuffle": True, "fletcher32": True},
+    "blosc": hdf5plugin.Blosc(clevel=1),
+    "bitshuffle": hdf5plugin.Bitshuffle(),
+    "szip": {"compression": "szip", "compression_opts": ("nn", 8)},
+    "blosc2, through h5py": hdf5plugin.Blosc2(clevel=1),
+}
+
+MEASURE = r"""
+import re, sys
+import numpy as np
+from ray_h5.hdf5.reader import RowReader
+
+def resident(key):
+    return 1024 * int(re.search(key + r":\s+(\d+)", open("/proc/self/status").read())[1])
+
+reader = RowReader(sys.argv[1], threads=int(sys.argv[3]))
+reader.read(["small"], eval(sys.argv[2])[:20])  # libraries and code are loaded
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins here
+before = resident("VmRSS")
+found = reader.read(["x"], eval(sys.argv[2]))["x"]
+print(resident("VmHWM") - before, found.nbytes)
+"""
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize(("rows", "threads"), [("range(2048)", 2), ("np.random.default_rng(0).permutation(2048)", 1)])
+def test_peak_of_a_read(tmp_path, pipeline, rows, threads):
+    path = str(tmp_path / "a.h5")
+    values = np.random.default_rng(0).integers(0, 9, (CHUNK_ROWS * CHUNKS, *ROW_SHAPE)).astype("f4")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(CHUNK_ROWS, *ROW_SHAPE), **PIPELINES[pipeline])
+        file.create_dataset("small", data=values[:, 0, 0], chunks=(CHUNK_ROWS, 64), **PIPELINES[pipeline])
+    done = run_python(MEASURE, path, rows, str(threads))
+    assert done.returncode == 0, done.stderr
+    peak, returned = map(int, done.stdout.split())
+    assert returned == values.nbytes
+    print(f"peak {peak / returned:.2f} x what is returned")
+    # What is fetched, what passes between two steps, and the chunk that rows are taken from, in each thread.
+    assert peak <= 1.5 * returned

@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "DataLoaderBenchmarking.ipynb"
+
+
+@pytest.mark.filterwarnings("ignore")  # what Jupyter's parts say of each other
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert NOTEBOOK.stat().st_size < 100_000
