@@ -76,6 +76,8 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
     # Every row counts once: those that pad the last batches are marked, and left out of the sums.
     valid = ray_h5.read_h5(paths, columns=COLUMNS, name="valid", tail="pad", tail_rows=step_rows)
     valid = valid.filter(expr=usable & valid_rows)
+    # Known from the files' headers; of what is transformed Ray would have to make all rows to count them.
+    print(f"{train.count()} rows to train on, {valid.count()} to validate on", flush=True)
     scale = ray_h5.Standardize(["fhr_st"], axis=(0, 2)).fit(train)  # a mean and a deviation for each channel
     augment = ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
     return {"train": scale.transform(train).map_batches(augment), "valid": scale.transform(valid)}, scale
@@ -93,6 +95,7 @@ def train_loop(config: dict[str, Any]) -> None:
     half = device.type == "cuda"
     scaler = torch.amp.GradScaler(device.type, enabled=half)
     first_epoch, position = restore(config, model, optimizer)
+    log(config, {"from_epoch": first_epoch, "from_rows": sum(each.rows for each in position.done) if position else 0})
     for epoch in range(first_epoch, config["epochs"]):
         began = time.perf_counter()
         totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss, rows
@@ -101,7 +104,7 @@ def train_loop(config: dict[str, Any]) -> None:
         asked = time.perf_counter()
         for step, batch in enumerate(batches, 1):
             waited += time.perf_counter() - asked
-            log_rows(config, epoch, step, batch)
+            log(config, {"epoch": epoch, "step": step, "rows": batch["row_id"].tolist()})
             with torch.autocast(device.type, dtype=torch.float16, enabled=half):
                 losses = loss_of(model(batch["fhr_st"]), batch)
             optimizer.zero_grad()
@@ -115,15 +118,16 @@ def train_loop(config: dict[str, Any]) -> None:
         seconds = time.perf_counter() - began
         loss, rows = reduced(totals)
         metrics = {"epoch": epoch, "loss": loss, "rows": int(rows), "rows_per_s": rows / seconds}
-        metrics |= {"data_wait": waited / seconds, "valid_loss": validate(model, config["batch_size"], device)}
+        valid_loss, valid_rows = validate(model, config["batch_size"], device)
+        metrics |= {"data_wait": waited / seconds, "valid_loss": valid_loss, "valid_rows": int(valid_rows)}
         if context.get_world_rank() == 0:
             print("; ".join(f"{name} {value:.4g}" for name, value in metrics.items()), flush=True)
         position = None
         save(metrics, model, optimizer, epoch + 1, None, config["scale"])
 
 
-def validate(model: nn.Module, batch_size: int, device: torch.device) -> float:
-    """Return the mean loss of the rows held out."""
+def validate(model: nn.Module, batch_size: int, device: torch.device) -> tuple[float, float]:
+    """Return the mean loss of the rows held out, and how many they are."""
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.eval()
     with torch.no_grad():
@@ -132,7 +136,7 @@ def validate(model: nn.Module, batch_size: int, device: torch.device) -> float:
             losses = loss_of(model(batch["fhr_st"]), batch)[real]
             totals += torch.stack([losses.double().sum(), real.sum()])
     model.train()
-    return reduced(totals)[0]
+    return reduced(totals)
 
 
 def reduced(totals: torch.Tensor) -> tuple[float, float]:
@@ -181,25 +185,25 @@ def restore(
     return where["epoch"], position
 
 
-def log_rows(config: dict[str, Any], epoch: int, step: int, batch: dict[str, Any]) -> None:
-    """Write which rows a step has, for whoever wants to check that each comes once."""
+def log(config: dict[str, Any], entry: dict[str, Any]) -> None:
+    """Write where this worker begins, and which rows each step has, for whoever wants to check that each comes once."""
     if config["row_log"]:
         rank = ray.train.get_context().get_world_rank()
         with open(Path(config["row_log"]) / f"rank{rank}.jsonl", "a") as file:
-            print(json.dumps([epoch, step, batch["row_id"].tolist()]), file=file)
+            print(json.dumps(entry), file=file)
 
 
 def main() -> None:
     args = parse_arguments()
     if args.gpu and not torch.cuda.is_available():
         raise SystemExit("--gpu: torch finds no CUDA device here; leave --gpu out, or install a CUDA build of torch")
+    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
+    resume = last_checkpoint(output) if args.resume else None
     paths = args.paths or make_files(args.rows)
     start_ray(args.workers)
     datasets, scale = make_datasets(args, paths)
-    print(f"{datasets['train'].count()} rows to train on, {datasets['valid'].count()} to validate on", flush=True)
-    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
     config = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed", "checkpoint_steps", "row_log")}
-    config |= {"scale": scale.to_json(), "resume": last_checkpoint(output) if args.resume else None}
+    config |= {"scale": scale.to_json(), "resume": resume}
     trainer = TorchTrainer(
         train_loop,
         train_loop_config=config,
@@ -238,7 +242,7 @@ def start_ray(workers: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init()
     else:
-        ray.init(num_cpus=max(os.cpu_count() or 1, workers + 2))
+        ray.init(address="local", num_cpus=max(os.cpu_count() or 1, workers + 2))
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -9,6 +9,9 @@ import numpy as np
 _PAGE_BYTES = 4 << 10
 """Stored rows this near to each other lie on the same page: one call costs the disk no more."""
 
+LARGE_ROW_BYTES = 4 * _PAGE_BYTES
+"""Rows this large are copied for longer than a call takes."""
+
 _CHUNK_GAP_BYTES = 512
 """Padding between chunks that is read over; never as much as a chunk that nobody asked for."""
 

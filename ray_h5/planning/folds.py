@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.index import RowIndex
@@ -41,25 +42,28 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     Raises
     ------
     OptionError
-        If there are fewer groups than folds, or a row belongs to none.
+        If there are fewer groups than folds, or a row belongs to none; or too few to stratify them.
     """
-    if not isinstance(k, int) or k < 2:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 2:
         raise OptionError(f"kfold: k={k!r}: expected 2 or more folds")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise OptionError(f"kfold: seed={seed!r}: expected an integer of 0 or more, below 2**32")
     names = [group] if stratify is None else [group, stratify]
     specs = index.find(names)
     check_names(names, specs)
     columns = index.small_columns(list(specs.values()))
-    if columns[group].null_count:
-        raise OptionError(f"kfold: {columns[group].null_count} rows have no {group!r}")
+    absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
+    if absent:
+        raise OptionError(f"kfold: {absent} rows have no {group!r}")
     encoded = columns[group].combine_chunks().dictionary_encode()
     values, codes = _plain(encoded)
     if len(values) < k:
         raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
     labels = None if stratify is None else columns[stratify].to_numpy()
-    return [
-        ([values[i] for i in np.unique(codes[train])], [values[i] for i in np.unique(codes[test])])
-        for train, test in _split(codes, labels, k, seed)
-    ]
+    folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
+    if not all(len(test) for _, test in folds):
+        raise OptionError(f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}")
+    return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
 
 
 def _plain(encoded: pa.DictionaryArray | pa.ChunkedArray) -> tuple[list[Any], np.ndarray]:
@@ -78,4 +82,7 @@ def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> S
     with warnings.catch_warnings():
         # That a class has fewer rows than folds is no error: some folds then lack it.
         warnings.simplefilter("ignore", UserWarning)
-        return list(splitter.split(rows, np.unique(labels, return_inverse=True)[1], codes))
+        try:
+            return list(splitter.split(rows, np.unique(labels, return_inverse=True)[1], codes))
+        except ValueError as exc:
+            raise OptionError(f"kfold: k={k}: the folds cannot be stratified: {exc}") from exc

@@ -51,7 +51,8 @@ def data_config(
     enable_shard_locality : bool
         Prefer to give a block to a worker on the node that read it, where the order allows it.
     **execution_options
-        Of `ray.data.ExecutionOptions`: ``exclude_resources``, ``resource_limits``.
+        Of `ray.data.ExecutionOptions`: ``label_selector``, the nodes that read and transform;
+        ``resource_limits``, what they may use at most, beside what the trainer reserves.
 
     Examples
     --------
@@ -207,13 +208,20 @@ def _say_what_is_lost(name: str, ds: Dataset, world_size: int) -> None:
             ", ".join(changers),
         )
         return
-    lost = ds.count() % world_size
+    rows = _rows_of(ds)
+    lost = rows % world_size
     if lost:
         logger.warning(
             "dataset %r: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Say "
             "what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size).",
             name,
             lost,
-            ds.count(),
+            rows,
             world_size,
         )
+
+
+def _rows_of(ds: Dataset) -> int:
+    """Return the rows of an epoch; from the plan, where Ray would read and transform all of them to count."""
+    sources = [source for source in datasources(ds) if isinstance(source, H5Datasource)]
+    return sum(source.plan().num_positions for source in sources) if sources else ds.count()

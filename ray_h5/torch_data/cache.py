@@ -24,8 +24,6 @@ class SampleCache:
     ----------
     max_samples : int
         Most samples kept; 0 keeps none.
-    max_bytes : int, optional
-        Most bytes kept, which lowers `max_samples` according to the size of a sample.
 
     Attributes
     ----------
@@ -33,38 +31,40 @@ class SampleCache:
         Samples that were found here, and that were not, since the cache was made or cleared.
     """
 
-    def __init__(self, max_samples: int, max_bytes: int | None = None) -> None:
-        for name, value in (("cache_size", max_samples), ("cache_bytes", max_bytes)):
+    def __init__(self, max_samples: int) -> None:
+        self.max_samples = max_samples
+        self._begin()
+
+    @classmethod
+    def bounded(cls, cache_size: int, cache_bytes: int | None, sample_bytes: int) -> SampleCache:
+        """Return a cache of as many samples as both bounds allow.
+
+        Raises
+        ------
+        OptionError
+            If a bound is none.
+        """
+        for name, value in (("cache_size", cache_size), ("cache_bytes", cache_bytes)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise OptionError(f"{name}={value!r}: expected an integer of 0 or more")
-        self.max_samples = max_samples
-        self.max_bytes = max_bytes
-        self._begin()
+        return cls(cache_size if cache_bytes is None else min(cache_size, cache_bytes // max(sample_bytes, 1)))
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._slots: OrderedDict[int, int] = OrderedDict()
         self._columns: dict[str, np.ndarray] = {}
-        self._capacity = self.max_samples
         self._pid = os.getpid()
         self.hits = self.misses = 0
 
     @property
     def is_on(self) -> bool:
         """Whether anything can be kept."""
-        self._own()
-        return self._capacity > 0 and self.max_bytes != 0
+        return self.max_samples > 0
 
     @property
     def hit_rate(self) -> float:
         """Share of the look-ups so far that found their sample; 0 before the first."""
         return self.hits / max(1, self.hits + self.misses)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the samples kept now; of text, of its references."""
-        self._own()
-        return len(self._slots) * _row_bytes(self._columns)
 
     def fetch(self, indices: np.ndarray, out: Mapping[str, np.ndarray]) -> np.ndarray:
         """Copy the samples that are here to their places in `out`; return the places of the others.
@@ -97,10 +97,20 @@ class SampleCache:
         with self._lock:
             if not self._columns:
                 self._make_room(out)
-            places = places[max(0, len(places) - self._capacity) :]
+            places = places[max(0, len(places) - self.max_samples) :]
             slots = [self._slot_for(index) for index in indices[places].tolist()]
             for name, array in out.items() if slots else ():
                 self._columns[name][slots] = array[places]
+
+    def note(self, indices: np.ndarray) -> None:
+        """Count and order samples as `fetch` and `add` do, where something else has their values in memory."""
+        self._own()
+        with self._lock:
+            for index in indices.tolist():
+                here = index in self._slots
+                self.hits += here
+                self.misses += not here
+                self._slot_for(index)
 
     def clear(self) -> None:
         """Forget all samples, and what was counted."""
@@ -108,18 +118,15 @@ class SampleCache:
 
     def _make_room(self, like: Mapping[str, np.ndarray]) -> None:
         # A page of memory is taken when it is first written to: an unused slot costs nothing.
-        if self.max_bytes is not None:
-            row = sum(array[:1].nbytes for array in like.values())
-            self._capacity = min(self.max_samples, self.max_bytes // max(row, 1))
         self._columns = {
-            name: np.empty((self._capacity, *array.shape[1:]), array.dtype) for name, array in like.items()
+            name: np.empty((self.max_samples, *array.shape[1:]), array.dtype) for name, array in like.items()
         }
 
     def _slot_for(self, index: int) -> int:
         if index in self._slots:
             self._slots.move_to_end(index)
             return self._slots[index]
-        if len(self._slots) < self._capacity:
+        if len(self._slots) < self.max_samples:
             slot = len(self._slots)
         else:
             _, slot = self._slots.popitem(last=False)
@@ -141,7 +148,7 @@ class SampleCache:
         return index in self._slots
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SampleCache, (self.max_samples, self.max_bytes)
+        return SampleCache, (self.max_samples,)
 
 
 def _gather(kept: np.ndarray, slots: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
@@ -150,7 +157,3 @@ def _gather(kept: np.ndarray, slots: np.ndarray, out: np.ndarray, places: np.nda
         np.take(kept, slots, axis=0, out=out, mode="clip")  # "raise", the default, would copy
     else:
         out[places] = kept[slots]
-
-
-def _row_bytes(columns: Mapping[str, np.ndarray]) -> int:
-    return sum(array[:1].nbytes for array in columns.values())

@@ -128,7 +128,7 @@ class CombinedHDF5Dataset(H5Dataset):
             "total_samples": len(self),
             "cache_size": len(self._cache),
             "cache_capacity": self._cache.max_samples,
-            "cache_bytes": self._cache.nbytes,
+            "cache_bytes": len(self._cache) * self.row_bytes,
             "cache_hits": self._cache.hits,
             "cache_misses": self._cache.misses,
             "cache_hit_rate": self._cache.hit_rate,
@@ -139,8 +139,8 @@ class CombinedHDF5Dataset(H5Dataset):
         }
 
     def clear_cache(self) -> None:
-        """Drop all samples from the cache of this process, and start its counts anew."""
-        self._cache.clear()
+        """Give back the memory of all samples that this process has read, and start its counts anew."""
+        self.release()
 
     def _select(self, predicate: Any) -> np.ndarray | None:
         if predicate is not None:

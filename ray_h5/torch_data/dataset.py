@@ -105,7 +105,7 @@ class H5Dataset(Dataset[Any]):
         selection = self._select(predicate)
         self.transform = transform
         self._source = RowSource(make_plan(self._index, self._specs, selection), kept_bytes)
-        self._cache = SampleCache(cache_size, cache_bytes)
+        self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
         self._closed = False
 
     @property
@@ -160,8 +160,11 @@ class H5Dataset(Dataset[Any]):
         if self._closed:
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
         arrays = self._source.new_batch(len(indices)) if out is None else out
-        if not self._cache.is_on:
+        if not self._cache.is_on or self._source.keeps_all:
+            # Rows that stay in memory anyway are not copied into the cache too.
             self._source.read_into(arrays, indices)
+            if self._cache.is_on:
+                self._cache.note(indices)
             return arrays
         missing = self._cache.fetch(indices, arrays)
         if len(missing):

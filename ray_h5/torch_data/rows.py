@@ -66,6 +66,12 @@ class RowSource:
     def num_rows(self) -> int:
         return self.plan.num_rows
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every row stays in memory once it was read."""
+        small, large = self._kept()
+        return len(small.columns) + len(large.columns) == len(self.plan.columns)
+
     def new_batch(self, count: int) -> dict[str, np.ndarray]:
         """Return an array for `count` rows of each column."""
         return new_arrays({each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns})

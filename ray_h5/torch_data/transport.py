@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.buffers import empty
 
 _SLOTS = 6
@@ -30,6 +32,12 @@ _SMALL_BYTES = 1 << 15
 """A tensor outside a slot that is smaller goes with the message itself."""
 
 Spec = tuple[tuple[int, ...], np.dtype]
+Key = tuple[int, str]
+"""The process that made a pool, and a name for the pool."""
+
+
+class TransportError(RayH5Error, RuntimeError):
+    """A batch from a loader worker cannot be made again from what arrived."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +45,7 @@ class _Slot:
     """A part of a pool, on either side. It is given back when this object dies in the process that holds it."""
 
     pool: torch.Tensor
+    key: Key
     number: int
     start: int
     nbytes: int
@@ -63,6 +72,7 @@ class _Pool:
         self.memory = torch.empty(0, dtype=torch.uint8)
         # As torch's own collate does it: pages are taken when they are first written to.
         self.memory.set_(torch.UntypedStorage._new_shared(total), 0, (total,))
+        self._key = os.getpid(), secrets.token_hex(8)
         self._taken = self.memory.numpy()[:_SLOTS]
         self._taken[:] = 0
 
@@ -72,10 +82,12 @@ class _Pool:
             return None
         number = int(free[0])
         self._taken[number] = 1
-        return _Slot(self.memory, number, _HEAD_BYTES + number * self.slot_bytes, self.slot_bytes)
+        return _Slot(self.memory, self._key, number, _HEAD_BYTES + number * self.slot_bytes, self.slot_bytes)
 
 
 _pool: tuple[int, _Pool] | None = None
+_announced: set[Key] = set()
+_pools: dict[Key, torch.Tensor] = {}
 
 
 def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
@@ -132,9 +144,13 @@ def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
     """Return how a batch is made again in another process: the arguments of `unpack`."""
     begin = slot.pool.data_ptr() + slot.start
     parts = [_packed(value, begin, slot.nbytes) for value in values]
+    # A pool is sent with the first batch only: to pass a descriptor the other process has to wait for a
+    # thread of this one (measured: 4 ms), and messages of one worker arrive in order.
+    pool = None if slot.key in _announced else slot.pool
+    _announced.add(slot.key)
     # From here on the slot belongs to the process that gets the message.
     slot.owner = -1
-    return slot.pool, slot.number, slot.start, slot.nbytes, parts
+    return slot.key, pool, slot.number, slot.start, slot.nbytes, parts
 
 
 def _packed(value: Any, begin: int, nbytes: int) -> Any:
@@ -158,10 +174,35 @@ class _Small:
     array: np.ndarray
 
 
-def unpack(pool: torch.Tensor, number: int, start: int, nbytes: int, parts: list[Any]) -> list[Any]:
+def unpack(key: Key, pool: torch.Tensor | None, number: int, start: int, nbytes: int, parts: list[Any]) -> list[Any]:
     """Return the values that `pack` was given, as views of the slot."""
-    memory = torch.from_numpy(np.asarray(_Slot(pool, number, start, nbytes)))
+    slot = _Slot(_known_pool(key, pool), key, number, start, nbytes)
+    memory = torch.from_numpy(np.asarray(slot))
     return [_unpacked(part, memory) for part in parts]
+
+
+def _known_pool(key: Key, pool: torch.Tensor | None) -> torch.Tensor:
+    if pool is not None:
+        # Batches that are in use hold the pools of workers that have ended; nobody else has to.
+        for other in [other for other in _pools if other[0] == key[0] or not _is_running(other[0])]:
+            del _pools[other]
+        _pools[key] = pool
+    if key not in _pools:
+        raise TransportError(
+            f"a batch of worker {key[0]} arrived without the first one that it sent: a batch is to be received by the "
+            "process that started the worker, in the order in which it was sent"
+        )
+    return _pools[key]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _unpacked(part: Any, memory: torch.Tensor) -> Any:

@@ -216,7 +216,7 @@ def test_what_is_no_predicate(five_files, predicate, error, says):
         plan_files(five_files, predicate=predicate)
 
 
-@pytest.mark.parametrize("name", ["a b", "a(1)", "a) in b", "ä", "x.y", "[0]", "a'b", 'a"b', "deep/er", "-"])
+@pytest.mark.parametrize("name", ["a b", "a(1)", "ä", "x.y", "[0]", "a'b", 'a"b', "deep/er", "-"])
 def test_names_of_any_kind(tmp_path, name):
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as file:

@@ -118,8 +118,9 @@ def test_bad_input(files):
         dataset[0]
 
 
-def test_the_cache_is_least_recently_used_first_out(files):
-    dataset = CombinedHDF5Dataset(files, cache_size=3)
+@pytest.mark.parametrize("kept_bytes", [0, None])
+def test_the_cache_is_least_recently_used_first_out(files, kept_bytes):
+    dataset = CombinedHDF5Dataset(files, cache_size=3, kept_bytes=kept_bytes)
     for index in (0, 1, 2, 0, 3):
         dataset[index]
     assert len(dataset._cache) == 3
@@ -135,8 +136,10 @@ def test_the_cache_is_least_recently_used_first_out(files):
     assert dataset.get_stats()["cache_hit_rate"] == 0
 
 
-def test_cached_samples_are_the_same_and_nobody_can_change_them(files):
-    dataset, plain = CombinedHDF5Dataset(files, cache_size=40), CombinedHDF5Dataset(files, cache_size=0)
+@pytest.mark.parametrize("kept_bytes", [0, None])
+def test_cached_samples_are_the_same_and_nobody_can_change_them(files, kept_bytes):
+    dataset = CombinedHDF5Dataset(files, cache_size=40, kept_bytes=kept_bytes)
+    plain = CombinedHDF5Dataset(files, cache_size=0, kept_bytes=0)
     rng = np.random.default_rng(0)
     for _ in range(20):
         indices = rng.integers(0, 60, 16).tolist()

@@ -18,6 +18,7 @@ from ray_h5.torch_data import (
     worker_init_fn,
 )
 from ray_h5.torch_data.monitor import resident_bytes
+from ray_h5.torch_data.transport import unpack
 
 from .conftest import ids_of
 
@@ -131,3 +132,16 @@ def test_twenty_epochs_leave_nothing_behind(files, workers):
     gc.collect()
     assert descriptors() <= before[0] + 2
     assert resident_bytes() < before[1] + (8 << 20)
+
+
+def test_a_batch_that_went_astray_is_an_error_and_no_crash():
+    with pytest.raises(RuntimeError, match="in the order in which it was sent"):
+        unpack((1, "nobody's"), None, 0, 4096, 64, [])
+
+
+def test_what_is_kept_is_bounded_for_all_workers_together(files, monkeypatch):
+    dataset = CombinedHDF5Dataset(files, kept_bytes=60 * CombinedHDF5Dataset(files).row_bytes)
+    assert dataset._source.keeps_all
+    monkeypatch.setattr("ray_h5.torch_data.kept.get_worker_info", lambda: type("Info", (), {"num_workers": 2}))
+    dataset.clear_cache()
+    assert not dataset._source.keeps_all

@@ -1,0 +1,266 @@
+"""examples/train.py trains, goes on where it ended, survives a killed worker, and validates on what it should."""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import psutil
+import pytest
+import ray
+
+from ray_h5.bench.workloads import make_workload
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "examples" / "train.py"
+
+
+@pytest.fixture(scope="session")
+def example():
+    """The program as a module."""
+    spec = importlib.util.spec_from_file_location("train_example", PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """Four files of 50 rows."""
+    return make_workload("signals", folder=str(tmp_path_factory.mktemp("data")), size=0.05).paths
+
+
+@pytest.fixture
+def train(files, tmp_path, capsys):
+    """Run the program; return its output, the metrics of each epoch, and what each rank did."""
+
+    def run(*words, log="log", limit_s=240, meanwhile=None):
+        began = time.monotonic()
+        folder = tmp_path / log
+        folder.mkdir()
+        words = ["--paths", *files, "--row-log", str(folder), *words]
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        with open(tmp_path / f"{log}.txt", "w+") as output:
+            child = subprocess.Popen(
+                [sys.executable, str(PROGRAM), *map(str, words)],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with ending(child):
+                if meanwhile is not None:
+                    meanwhile(child, folder)
+                child.wait(limit_s)
+            output.seek(0)
+            text = output.read()
+        assert child.returncode == 0, text[-6000:]
+        with capsys.disabled():
+            print(f"\ntrain.py {' '.join(map(str, words[len(files) + 3 :]))}: {time.monotonic() - began:.0f} s ", end="")
+        return text, metrics_in(text), entries(folder)
+
+    return run
+
+
+@contextlib.contextmanager
+def ending(child):
+    """End a program and all that it started, unless it has ended by itself."""
+    process = psutil.Process(child.pid)
+    try:
+        yield
+    finally:
+        if child.poll() is None:
+            for each in [*process.children(recursive=True), process]:
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
+            child.wait()
+
+
+def metrics_in(text):
+    """Return the metrics that were printed, by epoch."""
+    lines = [line[line.index("epoch ") :] for line in text.splitlines() if "; valid_loss" in line]
+    found = [{name: float(value) for name, value in (each.split() for each in line.split("; "))} for line in lines]
+    return {int(each["epoch"]): each for each in found}
+
+
+def entries(folder):
+    """Return what each rank logged, in the order of ranks."""
+    return [[json.loads(line) for line in open(path)] for path in sorted(Path(folder).glob("rank*.jsonl"))]
+
+
+def effective(log):
+    """Return the rows of each epoch that the model was trained on, for one rank.
+
+    What a worker did beyond the checkpoint that the next attempt began with is lost with it.
+    """
+    epochs = {}
+    for entry in log:
+        if "from_epoch" in entry:
+            first = entry["from_epoch"]
+            epochs = {epoch: rows for epoch, rows in epochs.items() if epoch <= first}
+            epochs[first] = epochs.get(first, [])[: entry["from_rows"]]
+        else:
+            epochs.setdefault(entry["epoch"], []).extend(entry["rows"])
+    return {epoch: rows for epoch, rows in epochs.items() if rows}
+
+
+def rows_of_epochs(logs):
+    """Return how often each row came in each epoch, over all ranks."""
+    found = {}
+    for log in logs:
+        for epoch, rows in effective(log).items():
+            found.setdefault(epoch, Counter()).update(rows)
+    return found
+
+
+def rows_to_train_on(text):
+    (line,) = [line for line in text.splitlines() if "rows to train on" in line]
+    train, _, valid = line.partition(" rows to train on, ")
+    return int(train), int(valid.split()[0])
+
+
+def test_it_trains_and_goes_on_where_it_ended(train, tmp_path):
+    output = tmp_path / "out"
+    text, metrics, logs = train("--epochs", 2, "--workers", 2, "--batch-size", 8, "--output", output, log="first")
+    rows, _ = rows_to_train_on(text)
+    assert metrics[1]["loss"] < metrics[0]["loss"]
+    assert metrics[1]["valid_loss"] < metrics[0]["valid_loss"]
+    assert [metrics[epoch]["rows"] for epoch in (0, 1)] == [rows, rows]
+    assert [sorted(each.values()) for each in rows_of_epochs(logs).values()] == [[1] * rows] * 2
+    newest = max(output.glob("run_*/checkpoint_*"))
+    assert sorted(path.name for path in newest.iterdir()) == ["scale.json", "weights.pt", "where.json"]
+    assert json.loads((newest / "where.json").read_text()) == {"epoch": 2, "position": None}
+
+    words = ["--epochs", 3, "--workers", 2, "--batch-size", 8, "--resume", output]
+    text, more, logs = train(*words, log="second")
+    assert list(more) == [2]
+    assert [log[0] for log in logs] == [{"from_epoch": 2, "from_rows": 0}] * 2
+    assert more[2]["loss"] < metrics[1]["loss"]
+    assert [sorted(each.values()) for each in rows_of_epochs(logs).values()] == [[1] * rows]
+
+
+def kill_one_at(epoch, step, seconds=200):
+    """Return what kills the worker of rank 0 when it has done a step."""
+
+    def kill(child, folder):
+        began = time.monotonic()
+        while not any(each.get("epoch") == epoch and each["step"] >= step for log in entries(folder) for each in log):
+            assert child.poll() is None
+            assert time.monotonic() < began + seconds
+            time.sleep(0.01)
+        workers = [
+            each for each in psutil.Process(child.pid).children(recursive=True) if "RayTrainWorker" in name_of(each)
+        ]
+        assert len(workers) == 2
+        workers[0].send_signal(signal.SIGKILL)
+
+    return kill
+
+
+def name_of(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def test_a_worker_killed_amid_an_epoch_changes_no_row(train, tmp_path):
+    words = ["--epochs", 2, "--workers", 2, "--batch-size", 4, "--checkpoint-steps", 2, "--output", tmp_path / "out"]
+    text, metrics, logs = train(*words, meanwhile=kill_one_at(epoch=1, step=7))
+    rows, _ = rows_to_train_on(text)
+    for log in logs:
+        began = [each for each in log if "from_epoch" in each]
+        assert began[0] == {"from_epoch": 0, "from_rows": 0}
+        assert began[1]["from_epoch"] == 1
+        assert 8 <= began[1]["from_rows"] < rows // 2, "it was not killed amid an epoch: the test does not test"
+        assert len(began) == 2
+    found = rows_of_epochs(logs)
+    assert {epoch: sorted(each.values()) for epoch, each in found.items()} == {0: [1] * rows, 1: [1] * rows}
+    assert metrics[1]["valid_loss"] < metrics[0]["valid_loss"]
+
+
+@pytest.mark.nightly
+def test_four_workers_learn_what_one_does(train, tmp_path):
+    """Blocks of 8 go to 4 ranks in turn: a step of theirs has the rows of one batch of 32."""
+    words = ["--epochs", 2, "--block-rows", 8]
+    _, one, (alone,) = train(*words, "--workers", 1, "--batch-size", 32, "--output", tmp_path / "out1", log="one")
+    _, four, logs = train(*words, "--workers", 4, "--batch-size", 8, "--output", tmp_path / "out4", log="four")
+    steps = [[each["rows"] for each in log if "rows" in each] for log in [alone, *logs]]
+    assert steps[0] == [sum(parts, []) for parts in zip(*steps[1:], strict=True)]
+    for epoch in (0, 1):
+        for name in ("loss", "valid_loss"):
+            # Floats are added up in another order, and printed with 4 digits.
+            assert four[epoch][name] == pytest.approx(one[epoch][name], rel=2e-3)
+        assert four[epoch]["rows"] == one[epoch]["rows"]
+        assert four[epoch]["valid_rows"] == one[epoch]["valid_rows"]
+
+
+# Without a run ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running_ray():
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    if started:
+        ray.shutdown()
+
+
+def stored(files, name):
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(h5py.File(path)) for path in files]
+        return np.concatenate([file[name].asstr()[:] if name == "guid" else file[name][:] for file in opened])
+
+
+def batches_of(ds):
+    found = list(ds.iter_batches(batch_size=None))
+    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+
+
+def row_numbers(targets, all_targets):
+    """Return which rows these are; no two have the same target."""
+    known = {target.tobytes(): row for row, target in enumerate(all_targets)}
+    assert len(known) == len(all_targets)
+    return [known[target.tobytes()] for target in targets]
+
+
+@pytest.mark.usefixtures("running_ray")
+def test_validation_has_other_patients_each_row_once_and_no_augmentation(example, files):
+    args = argparse.Namespace(workers=3, batch_size=8, seed=0, block_rows=None)
+    datasets, scale = example.make_datasets(args, list(files))
+    train, valid = batches_of(datasets["train"]), batches_of(datasets["valid"])
+    valid = {name: values[~valid["is_padding"]] for name, values in valid.items()}
+    rows = np.array(row_numbers(valid["target"], stored(files, "target")))
+    epoch, guid = stored(files, "epoch"), stored(files, "guid")
+    held_out = np.isin(guid, np.unique(guid[rows])) & (epoch >= 10) & (epoch <= 50)
+    assert sorted(rows) == np.flatnonzero(held_out).tolist()
+    assert not set(guid[rows]) & set(guid[train["row_id"]])
+
+    plain = scale.transform_batch({"fhr_st": stored(files, "fhr_st")})["fhr_st"]
+    assert valid["fhr_st"].tobytes() == plain[rows].tobytes()
+    augmented = (train["fhr_st"] != plain[train["row_id"]]).any(axis=(1, 2))
+    assert 0.6 < augmented.mean() < 0.95
+
+
+def test_resuming_what_is_not_there_is_a_clear_message(example, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--resume", str(tmp_path)])
+    with pytest.raises(SystemExit, match=rf"--resume {tmp_path}: there is no checkpoint below that folder"):
+        example.main()
+
+
+def test_a_gpu_that_is_not_there_is_a_clear_message(example, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--gpu"])
+    monkeypatch.setattr(example.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="--gpu: torch finds no CUDA device here"):
+        example.main()

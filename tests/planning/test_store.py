@@ -1,0 +1,448 @@
+import errno
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
+from ray_h5.planning import encoding, store
+from ray_h5.planning.criteria import any_equal, where
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import build_index
+from ray_h5.planning.planner import plan_files
+from ray_h5.planning.store import MEMORY
+
+PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
+
+
+@pytest.fixture
+def files(five_files):
+    for path in five_files:
+        with h5py.File(path, "a") as file:
+            file["steps"] = np.repeat(file["label"][:][:, None] + 3, 4, axis=1)
+    return five_files
+
+
+@pytest.fixture
+def kept(tmp_path, files):
+    """A folder with the index of the files, and what they are planned to be."""
+    folder = str(tmp_path / "index")
+    return folder, planned(files, folder)
+
+
+def planned(paths, folder):
+    """Plan as a new process would: nothing is in memory."""
+    MEMORY.clear()
+    index, plan = plan_files(paths, columns=["signal"], predicate=PREDICATE, index_dir=folder)
+    return {
+        "rows": index.files.starts.tolist(),
+        "columns": index.columns,
+        "chunk_rows": index.chunk_rows,
+        "selection": plan.selection.tolist(),
+        "identities": index.files.identities.tolist(),
+    }
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    found = []
+    really = Scope.open
+    monkeypatch.setattr(Scope, "open", lambda self, path, expect=None: found.append(path) or really(self, path, expect))
+    return found
+
+
+def index_files(folder):
+    return sorted(Path(folder).iterdir())
+
+
+def test_one_index_file_a_data_file(kept, files, opened):
+    folder, expected = kept
+    assert [path.suffix for path in index_files(folder)] == [".h5index"] * 5
+    assert expected["selection"] == [1, 4, 7]
+    assert planned(files, folder) == expected
+    assert opened == []  # neither of the counts, nor of the values
+
+
+def test_another_process_reads_no_file(kept, files):
+    folder, expected = kept
+    code = """
+import json, sys
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.criteria import any_equal, where
+from ray_h5.planning.planner import plan_files
+del Scope.open
+predicate = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
+index, plan = plan_files(sys.argv[2:], columns=["signal"], predicate=predicate, index_dir=sys.argv[1])
+print(json.dumps(plan.selection.tolist()))
+"""
+    done = subprocess.run([sys.executable, "-c", code, folder, *files], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout or "null") == expected["selection"], done.stderr
+
+
+def resealed(path, change):
+    """Change what an index file says, with a checksum that is right."""
+    header = store._HEADER
+    data = path.read_bytes()
+    with pa.ipc.open_stream(data[header.size :]) as reader:
+        table = reader.read_all()
+    described = json.loads(table.schema.metadata[b"ray_h5"])
+    table = change(described, table) or table
+    table = table.replace_schema_metadata({"ray_h5": json.dumps(described)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def seal(path, body):
+    header = store._HEADER.pack(store._MAGIC, store._VERSION, len(body), store._checksum(body))
+    path.write_bytes(header + body)
+
+
+def set_in(*keys, value):
+    def change(described, _):
+        for key in keys[:-1]:
+            described = described[key]
+        described[keys[-1]] = value
+
+    return change
+
+
+def of_length(described, table, length):
+    arrays = [pa.LargeListArray.from_arrays([0, length], pa.nulls(length, each.type.value_type)) for each in table]
+    return pa.table(arrays, names=table.column_names)
+
+
+def other_types(described, table):
+    arrays = [pa.LargeListArray.from_arrays([0, 4], pa.array([1.5, 2, 3, 4])) for _ in table]
+    return pa.table(arrays, names=table.column_names)
+
+
+def cut_at(size):
+    return lambda path: os.truncate(path, size)
+
+
+def flip_at(where_):
+    def spoil(path):
+        data = bytearray(path.read_bytes())
+        data[where_] ^= 1
+        path.write_bytes(data)
+
+    return spoil
+
+
+def written_over(start, data):
+    return lambda path: path.write_bytes(path.read_bytes()[:start] + data + path.read_bytes()[start + len(data) :])
+
+
+def another_files(path):
+    path.write_bytes(index_files(path.parent)[-1 if path != index_files(path.parent)[-1] else 0].read_bytes())
+
+
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def says(change):
+    return lambda path: resealed(path, change)
+
+
+SPOILT = {
+    "empty": cut_at(0),
+    "cut in the magic": cut_at(5),
+    "cut in the header": cut_at(20),
+    "cut after the header": cut_at(store._HEADER.size),
+    "cut in the body": cut_at(300),
+    "cut at the end": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "a bit of the checksum": flip_at(25),
+    "a bit of the body": flip_at(-40),
+    "another magic": written_over(0, b"ray_h5iy"),
+    "another version": written_over(8, b"\x02"),
+    "another length": written_over(12, b"\x01\x02"),
+    "text": lambda path: path.write_text("hello, this is not an index, and it is longer than its header is"),
+    "of another file": another_files,
+    "a folder": a_folder,
+    "a pickle": lambda path: path.write_bytes(pickle.dumps({"of": 1})),
+    "sealed nothing": lambda path: seal(path, b""),
+    "sealed text": lambda path: seal(path, b"hello" * 100),
+    "sealed zeros": lambda path: seal(path, bytes(500)),
+    "sealed half": lambda path: seal(path, path.read_bytes()[store._HEADER.size :][:700]),
+    "no description": lambda path: resealed_plain(path),
+    "no columns": says(set_in("columns", value=None)),
+    "columns of another kind": says(set_in("columns", value=[[1, 2]])),
+    "rows that are text": says(set_in("columns", 0, 1, value="4")),
+    "rows below zero": says(set_in("columns", 0, 1, value=-4)),
+    "rows that are true": says(set_in("columns", 0, 1, value=True)),
+    "chunks of no row": says(set_in("columns", 0, 2, value=0)),
+    "a kind that is none": says(set_in("columns", 0, 0, 1, value="pickle")),
+    "a dtype that is none": says(set_in("columns", 0, 0, 2, value="nonsense")),
+    "a shape below zero": says(set_in("columns", 0, 0, 3, value=[-1])),
+    "a state that is none": says(set_in("identity", value=[1, 2])),
+    "a state of text": says(set_in("identity", value=["1", "2", "3", "4"])),
+    "sources that are none": says(set_in("sources", value=[["x"]])),
+    "a listing of others": says(set_in("listing", value=["nothing"])),
+    "more values": says(set_in("values", value=[])),
+    "values of another type": says(other_types),
+    "too many values": says(lambda described, table: of_length(described, table, 99)),
+    "no values": says(lambda described, table: of_length(described, table, 0)),
+    "missing values": says(lambda described, table: of_length(described, table, 4)),
+    "deep": lambda path: seal_deep(path),
+}
+
+
+def resealed_plain(path):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([])):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def seal_deep(path):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([], metadata={"ray_h5": "[" * 100_000})):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
+def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil):
+    folder, expected = kept
+    path = Path(store.index_path(files[0], Scope(), folder))
+    whole = path.read_bytes()
+    spoil(path)
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        assert planned(files, folder) == expected
+    assert [record.message for record in caplog.records if path.name in record.message] == [
+        record.message for record in caplog.records
+    ]
+    assert len(caplog.records) == 1, caplog.text
+    assert "not used, and made anew" in caplog.text
+    assert set(opened) == {files[0]}
+    assert path.read_bytes() == whole
+    assert len(index_files(folder)) == 5
+    del opened[:]
+    assert planned(files, folder) == expected
+    assert opened == []
+
+
+def test_a_folder_with_something_in_it_is_left(kept, files):
+    folder, _ = kept
+    path = Path(store.index_path(files[0], Scope(), folder))
+    a_folder(path)
+    (path / "mine").touch()
+    with pytest.raises(OptionError, match=rf"{path.name} cannot be written there"):
+        planned(files, folder)
+    assert (path / "mine").exists()
+    assert len(index_files(folder)) == 5
+
+
+def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
+    folder, expected = kept
+    path = store.index_path(files[0], Scope(), folder)
+
+    def refusing(name, mode="r"):
+        if name == path and mode == "rb":
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return open(name, mode)
+
+    monkeypatch.setattr(store, "open", refusing, raising=False)
+    assert planned(files, folder) == expected
+    assert len(caplog.records) == 1
+
+
+def test_a_file_that_changed_is_looked_at_again(kept, files, opened, caplog):
+    folder, expected = kept
+    with h5py.File(files[2], "a") as file:
+        file["label"][0] = 2  # p4
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        found = planned(files, folder)
+    assert found["selection"] == [1, 7]
+    assert len(caplog.records) == 1
+    assert f"{files[2]}: what is kept of it is outdated" in caplog.text
+    assert set(opened) == {files[2]}
+    os.utime(files[3])
+    del opened[:]
+    planned(files, folder)
+    assert set(opened) == {files[3]}
+
+
+def test_a_source_that_changed_is_looked_at_again(tmp_path):
+    """The labels lie in another file, behind an external link."""
+    outside, path, folder = (str(tmp_path / name) for name in ("labels.h5", "a.h5", "index"))
+    with h5py.File(outside, "w") as file:
+        file["label"] = np.array([1, 0, 1])
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+        file["label"] = h5py.ExternalLink("labels.h5", "label")
+
+    def selected():
+        MEMORY.clear()
+        options = {"columns": ["x"], "predicate": where(label=1), "index_dir": folder}
+        return plan_files([path], allow_external=[str(tmp_path)], **options)[1].selection.tolist()
+
+    assert selected() == selected() == [0, 2]
+    with h5py.File(outside, "a") as file:
+        file["label"][:] = [0, 1, 0]
+    assert selected() == [1]
+    # What was found with leave to follow links is nothing to those without.
+    with pytest.raises(ExternalDataError):
+        plan_files([path], columns=["x"], predicate=where(label=1), index_dir=folder)
+
+
+def test_memory_knows_of_changes_too(files, opened):
+    def selected():
+        return plan_files(files, columns=["signal"], predicate=PREDICATE)[1].selection.tolist()
+
+    MEMORY.clear()
+    assert selected() == [1, 4, 7]
+    with h5py.File(files[2], "a") as file:
+        file["label"][0] = 2
+    del opened[:]
+    assert selected() == [1, 7]
+    assert set(opened) == {files[2]}
+
+
+def test_memory_is_bounded(files, monkeypatch):
+    MEMORY.clear()
+    monkeypatch.setattr(store, "_MAX_FILES", 3)
+    for _ in range(3):
+        assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
+        assert len(MEMORY._facts) <= 3
+    monkeypatch.setattr(store, "_MAX_FILES", 100)
+    monkeypatch.setattr(store, "_MAX_VALUE_BYTES", 60)
+    for predicate in (PREDICATE, where(score=1.0), PREDICATE):
+        plan_files(files, predicate=predicate)
+        assert 0 <= MEMORY._bytes <= 60
+        assert sum(size for _, size in MEMORY._facts.values()) == MEMORY._bytes
+        assert len(MEMORY._facts) < 5
+    MEMORY.clear()
+    assert MEMORY._bytes == 0
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files, monkeypatch):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/index"):
+        with pytest.raises(OptionError, match=r"index_dir=.*nothing can be written there"):
+            plan_files(files, index_dir=str(folder))
+
+
+def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
+    folder, expected = kept
+    before = {path.name: path.read_bytes() for path in index_files(folder)}
+    os.utime(files[1])
+
+    class Full:
+        def __init__(self, *_):
+            self.file = open(*_)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(bytes(data)[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def read(self):
+            return self.file.read()
+
+    monkeypatch.setattr(store, "open", Full, raising=False)
+    with pytest.raises(OptionError, match=rf"index_dir='{folder}': .*cannot be written there: No space left"):
+        planned(files, folder)
+    assert {path.name: path.read_bytes() for path in index_files(folder)} == before
+    monkeypatch.undo()
+    assert planned(files, folder)["selection"] == expected["selection"]
+
+
+def test_writers_at_one_time_leave_whole_files(tmp_path, files):
+    folder = str(tmp_path / "index")
+    code = """
+import sys
+from ray_h5.planning.criteria import where
+from ray_h5.planning.planner import plan_files
+from ray_h5.planning.store import MEMORY
+for i in range(10):
+    MEMORY.clear()
+    for path in sys.argv[3:]:
+        __import__("os").utime(path) if sys.argv[2] == "touch" else None
+    try:
+        plan_files(sys.argv[3:], columns=["signal"], predicate=where(label=1), index_dir=sys.argv[1])
+    except Exception as exc:
+        assert type(exc).__name__ == "StaleIndexError", exc
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code, folder, kind, *files]) for kind in ("touch", "", "")]
+    threads = [threading.Thread(target=build_index, args=(files, ["signal"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert [each.wait(60) for each in running] == [0, 0, 0]
+    for thread in threads:
+        thread.join()
+    assert {path.suffix for path in index_files(folder)} == {".h5index"}
+    assert planned(files, folder)["selection"] == [1, 4, 7]
+
+
+def test_others_may_read_the_index(kept):
+    folder, _ = kept
+    umask = os.umask(0)
+    os.umask(umask)
+    assert {path.stat().st_mode & 0o777 for path in index_files(folder)} == {0o666 & ~umask}
+
+
+def test_facts_of_every_kind_of_column_are_kept(tmp_path):
+    path, folder = str(tmp_path / "a.h5"), str(tmp_path / "index")
+    columns = {
+        "u": np.arange(3, dtype="u2"),
+        "f": np.array([1, np.nan, -0.0], "f2"),
+        "b": np.array([True, False, True]),
+        "z": np.array([1j, 2, 3], "c8"),
+        "s": np.array(["a", "ä", ""], dtype=h5py.string_dtype()),
+        "pair": np.array([(1, 2.0), (3, 4.0), (5, 6)], dtype=[("one", "i4"), ("two", "f8")]),
+        "opaque": np.array([b"abc", b"de\0", b""], "V3"),
+        "x": np.zeros((3, 2, 2)),
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+    MEMORY.clear()
+
+    def found():
+        index, plan = plan_files([path], predicate=where(u=[0, 2], b=True, s=["a", ""]), index_dir=folder)
+        scalars = [spec for spec in index.columns.values() if spec.is_scalar]
+        return index.columns, plan.selection.tolist(), {
+            name: str(values.combine_chunks()) for name, values in index.small_columns(scalars).items()
+        }
+
+    first = found()
+    assert first[1] == [0, 2]
+    MEMORY.clear()
+    assert found() == first
+    scope = Scope()
+    facts = store.load(path, scope, folder)
+    body = encoding.to_body(facts, store._named(path, scope))
+    again = encoding.from_body(memoryview(body), path, store._named(path, scope))
+    assert (again.columns, again.listing, again.identity) == (facts.columns, facts.listing, facts.identity)
+    assert {spec: str(values) for spec, values in again.values.items()} == {
+        spec: str(values) for spec, values in facts.values.items()
+    }
+
+
+def test_a_change_between_index_and_values_is_an_error(files, tmp_path):
+    index = build_index(files)
+    with h5py.File(files[0], "a") as file:
+        file["label"][0] = 9
+    plan_files(files, predicate=where(label=1), index_dir=str(tmp_path / "index"))  # which learns of it
+    with pytest.raises(StaleIndexError, match="f0.h5: the file changed"):
+        index.small_columns([index.columns["label"]])

@@ -1,0 +1,242 @@
+import logging
+import time
+
+import numpy as np
+import pytest
+import ray
+from ray.data.expressions import col
+
+import ray_h5
+from ray_h5 import Shuffle, set_epoch
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.criteria import where as arrow_where
+from ray_h5.planning.planner import plan_files
+from ray_h5.planning.position import Position
+
+from .kit import ids_of, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+COLUMNS = ["x", "label", "guid"]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_chunked(tmp_path)
+
+
+def read(paths, shuffle=Shuffle("auto", 7), **options):
+    return ray_h5.read_h5(paths, columns=COLUMNS, shuffle=shuffle, include_row_ids=True, block_rows=32, **options)
+
+
+def orders(paths, epochs, shuffle=Shuffle("auto", 7), predicate=None):
+    """What plain planning says of the order of epochs."""
+    _, plan = plan_files(paths, columns=COLUMNS, shuffle=shuffle, predicate=predicate)
+    return [plan.at(np.arange(plan.num_rows), epoch).tolist() for epoch in range(epochs)]
+
+
+@pytest.mark.parametrize("shuffle", [Shuffle("auto", 7), Shuffle("rows", 3), Shuffle("files", 1), None])
+def test_each_iteration_is_the_next_epoch_in_the_order_that_is_planned(paths, shuffle):
+    ds = read(paths, shuffle)
+    found = [ids_of(ds) for _ in range(3)]
+    assert found == orders(paths, 3, shuffle)
+    assert sorted(found[0]) == list(range(150))
+    assert (found[0] == found[1]) == (shuffle is None)
+
+
+def test_the_order_has_nothing_to_do_with_columns_blocks_and_tasks(paths):
+    expected = orders(paths, 1)[0]
+    assert ids_of(read(paths).select_columns(["row_id"])) == expected
+    assert ids_of(read(paths).select_columns(["row_id", "x"]).rename_columns({"x": "y"})) == expected
+    assert ids_of(read(paths).map_batches(lambda batch: batch)) == expected
+    for options in ({"block_rows": 7}, {"override_num_blocks": 2}, {}, {"concurrency": 1}):
+        ds = ray_h5.read_h5(paths, columns=COLUMNS, shuffle=Shuffle("auto", 7), include_row_ids=True, **options)
+        assert ids_of(ds) == expected
+    predicate = ray_h5.where(label=1)
+    filtered = orders(paths, 1, predicate=arrow_where(label=1))[0]
+    assert ids_of(read(paths).filter(expr=predicate)) == filtered
+    assert ids_of(read(paths).filter(expr=predicate).select_columns(["row_id"])) == filtered
+    assert ids_of(read(paths).select_columns(["row_id", "label"]).filter(expr=col("label") == 1)) == filtered
+
+
+def test_a_look_at_a_dataset_is_no_epoch(paths):
+    ds = read(paths)
+    expected = orders(paths, 3)
+    assert ds.count() == 150
+    assert ds.schema().names == [*COLUMNS, "row_id"]
+    assert [row["row_id"] for row in ds.take(3)] == expected[0][:3]
+    assert ids_of(ds) == expected[0]
+    ds.take_batch(5)
+    ds.count()
+    ds.show(1)
+    ds.limit(5).take_all()
+    assert ids_of(ds) == expected[1]
+    materialized = ds.materialize()
+    first = ids_of(materialized)
+    assert first in expected
+    assert ids_of(materialized) == first
+    batches = list(ds.select_columns(["row_id"]).iter_torch_batches(batch_size=16))
+    assert [len(batch["row_id"]) for batch in batches] == [16] * 9 + [6]
+
+
+def test_an_epoch_left_early_is_over(paths):
+    ds = read(paths)
+    for _ in ds.iter_batches(batch_size=8):
+        break
+    assert ids_of(ds) == orders(paths, 2)[1]
+
+
+def test_set_epoch_is_exact(paths):
+    ds = read(paths, name="exact")
+    expected = orders(paths, 6)
+    assert ids_of(ds) == expected[0]
+    for epoch in (3, 3, 0, 5):
+        set_epoch("exact", epoch)
+        assert ids_of(ds) == expected[epoch]
+    set_epoch("exact", 2)
+    set_epoch("exact", 2)
+    ds.take(1)
+    ds.count()
+    assert [ids_of(ds) for _ in range(3)] == expected[2:5]
+
+
+def test_names_are_apart(paths):
+    one, two = read(paths, name="one"), read(paths, Shuffle("rows", 1), name="two")
+    first, second = orders(paths, 4), orders(paths, 4, Shuffle("rows", 1))
+    set_epoch("one", 3)
+    assert ids_of(two) == second[0]
+    assert ids_of(one) == first[3]
+    set_epoch("two", 2)
+    assert ids_of(two) == second[2]
+
+
+def test_iterations_at_the_same_time(paths):
+    one, two = read(paths), read(paths, Shuffle("rows", 1))
+    found = [[], []]
+    for batch, other in zip(one.iter_batches(batch_size=10), two.iter_batches(batch_size=10), strict=True):
+        found[0] += batch["row_id"].tolist()
+        found[1] += other["row_id"].tolist()
+    assert found == [orders(paths, 1)[0], orders(paths, 1, Shuffle("rows", 1))[0]]
+
+
+@pytest.mark.filterwarnings("ignore:This API is deprecated")
+def test_a_dataset_beside_itself_has_one_order(paths):
+    ds = read(paths)
+    both = ds.select_columns(["row_id"]).zip(ds.select_columns(["row_id"]).rename_columns({"row_id": "other"}))
+    rows = both.take_all()
+    assert len(rows) == 150
+    assert [row["row_id"] for row in rows] == [row["other"] for row in rows]
+
+
+def test_row_keys_are_those_of_seed_epoch_and_row(paths):
+    def keys(ds):
+        return {row["row_id"]: row["row_key"] for row in ds.select_columns(["row_id", "row_key"]).take_all()}
+
+    from ray_h5.planning.order import row_keys
+
+    ds = read(paths, include_row_keys=True, name="keys")
+    for epoch in (0, 4):
+        set_epoch("keys", epoch)
+        found = {}
+        for batch in ds.iter_batches(batch_size=None):
+            found.update(zip(batch["row_id"].tolist(), batch["row_key"].tolist(), strict=True))
+        assert [found[i] for i in range(150)] == row_keys(np.arange(150), 7, epoch).tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        (("trian", 0), OptionError, "Did you mean 'train'"),
+        (("train", -1), OptionError, "epoch=-1: expected an integer of zero or more"),
+        (("train", 1.0), OptionError, "expected an integer"),
+        (("train", True), OptionError, "expected an integer"),
+        (("train", "1"), OptionError, "expected an integer"),
+    ],
+)
+def test_what_is_no_epoch(paths, arguments, error, says):
+    ds = read(paths, name="train")
+    with pytest.raises(error, match=says):
+        set_epoch(*arguments)
+    assert ds.count() == 150
+
+
+def test_a_position_of_another_epoch_or_other_data(paths):
+    ds = read(paths, name="other")
+    with pytest.raises(PositionError, match="the position is of epoch 3, not of 2"):
+        set_epoch("other", 2, position=Position(7, 3, 8, 1, 32, "x"))
+    set_epoch("other", 3, position=Position(7, 3, 8, 1, 32, "x"))
+    with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
+        ids_of(ds)
+
+
+@pytest.mark.parametrize(("tail", "rows"), [("drop", 128), ("pad", 160)])
+def test_tails(paths, tail, rows):
+    ds = read(paths, tail=tail, tail_rows=32)
+    assert ds.count() == rows
+    batches = list(ds.iter_batches(batch_size=32))
+    assert [len(batch["row_id"]) for batch in batches] == [32] * (rows // 32)
+    ids = np.concatenate([batch["row_id"] for batch in batches])
+    expected = orders(paths, 1)[0]
+    assert ids.tolist() == (expected + expected)[:rows]
+    if tail == "pad":
+        padding = np.concatenate([batch["is_padding"] for batch in batches])
+        assert padding.tolist() == [False] * 150 + [True] * 10
+        assert sorted(ids[~padding]) == list(range(150))
+
+
+@ray.remote(num_cpus=0)
+def consume(shard, epochs, pause=0.0, batch_size=None):
+    """Return the row ids of each batch of some epochs."""
+    found = []
+    for _ in range(epochs):
+        batches = []
+        for batch in shard.iter_batches(batch_size=batch_size, prefetch_batches=1):
+            batches.append(batch["row_id"].tolist())
+            time.sleep(pause)
+        found.append(batches)
+    return found
+
+
+@pytest.mark.parametrize(("world_size", "pauses"), [(2, (0, 0)), (3, (0.02, 0, 0))])
+def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
+    """The premise of exact resuming: 25 blocks, with consumers of one speed and of several."""
+    paths = write_chunked(tmp_path, (200, 200), 1)
+    options = {"columns": ["label"], "shuffle": Shuffle("rows", 3), "include_row_ids": True}
+    ds = ray_h5.read_h5(paths, block_rows=16, name=f"turns{world_size}", **options)
+    _, plan = plan_files(paths, columns=["label"], shuffle=Shuffle("rows", 3))
+    set_epoch(f"turns{world_size}", 1, world_size=world_size)
+    shards = ds.streaming_split(world_size, equal=True)
+    found = ray.get([consume.remote(shard, 2, pause) for shard, pause in zip(shards, pauses, strict=True)])
+    for turn, epoch in enumerate((1, 2)):
+        order = plan.at(np.arange(400), epoch).tolist()
+        shares = [[row for block in share[turn] for row in block] for share in found]
+        full = 400 // (16 * world_size) * world_size
+        last = (400 - full * 16) // world_size
+        for rank, share in enumerate(shares):
+            expected = [row for i in range(rank, full, world_size) for row in order[16 * i : 16 * (i + 1)]]
+            start = full * 16 + rank * last
+            assert share == expected + order[start : start + last]
+        assert len({len(share) for share in shares}) == 1
+
+
+def test_padded_ranks_have_the_same_number_of_full_batches(paths):
+    ds = read(paths, tail="pad", tail_rows=2 * 8, name="padded")
+    set_epoch("padded", 0, world_size=2)
+    shards = ds.streaming_split(2, equal=True)
+    first, second = ray.get([consume.remote(shard, 1, batch_size=8) for shard in shards])
+    assert [len(batch) for batch in first[0]] == [len(batch) for batch in second[0]] == [8] * 10
+    assert {row for share in (first, second) for batch in share[0] for row in batch} == set(range(150))
+
+
+def test_without_order_each_row_still_comes_once(paths):
+    ds = read(paths, preserve_order=False, name="unordered")
+    ds.context.execution_options.preserve_order = False
+    assert sorted(ids_of(ds)) == list(range(150))
+    found = ray_h5.ray_data.epochs.running("unordered")
+    assert not found.in_order
+
+
+def test_a_seed_that_was_drawn_is_logged(paths, caplog):
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        ds = ray_h5.read_h5(paths, shuffle=True, include_row_ids=True)
+    seed = int(caplog.text.partition("Shuffle(seed=")[2].partition(")")[0])
+    assert ids_of(ds) == ids_of(ray_h5.read_h5(paths, shuffle=Shuffle(seed=seed), include_row_ids=True))

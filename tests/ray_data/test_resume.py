@@ -1,0 +1,220 @@
+import itertools
+import json
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import ray.train
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+import ray_h5
+from ray_h5 import Position, Shuffle, set_epoch
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.planner import plan_files
+from ray_h5.ray_data.epochs import running
+
+from .kit import ids_of, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+BATCH = 8
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_chunked(tmp_path)
+
+
+def read(paths, name, block_rows=BATCH, **options):
+    options = {"shuffle": Shuffle("auto", 7), "columns": ["x", "label"], **options}
+    return ray_h5.read_h5(paths, include_row_ids=True, block_rows=block_rows, name=name, **options)
+
+
+def order_of(paths, epoch):
+    _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle("auto", 7))
+    return plan.at(np.arange(plan.num_rows), epoch).tolist()
+
+
+@ray.remote(num_cpus=0)
+def consume(shard, steps):
+    batches = shard.iter_batches(batch_size=BATCH, prefetch_batches=1)
+    return [batch["row_id"].tolist() for batch in itertools.islice(batches, steps)]
+
+
+def run(ds, name, world_size, steps, position=None, epoch=1):
+    """Let ranks take `steps` batches each; return the rows that each had, and where they are then."""
+    set_epoch(name, epoch, position=position, world_size=world_size)
+    shards = ds.streaming_split(world_size, equal=True)
+    found = ray.get([consume.remote(shard, steps) for shard in shards])
+    had = [[row for batch in share for row in batch] for share in found]
+    assert len({len(share) for share in had}) == 1
+    return had, running(name).position(len(had[0]))
+
+
+@pytest.mark.parametrize(("first", "second", "third", "block_rows"), [(2, 2, 2, 8), (2, 3, 1, 16)])
+def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_rows):
+    name = f"runs{first}{second}{third}"
+    had, position = run(read(paths, name, block_rows), name, first, 4)
+    position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
+    more, position = run(read(paths, name, 8), name, second, 1, position)
+    rest, _ = run(read(paths, name, 24), name, third, 100, position)
+    rows = [row for share in (*had, *more, *rest) for row in share]
+    assert len(set(rows)) == len(rows) > 150 - third
+    expected = order_of(paths, 1)
+    if first == second == third and block_rows == BATCH:
+        # Batches, step after step over the ranks, are the order of the epoch.
+        steps = [share[i : i + BATCH] for i in range(0, 32, BATCH) for share in had]
+        assert [row for step in steps for row in step] == expected[: 8 * BATCH]
+    else:
+        assert set(rows) == set(expected)
+
+
+def test_only_the_iteration_after_the_position_is_shortened(paths):
+    ds = read(paths, "once")
+    set_epoch("once", 1)
+    assert ids_of(ds) == order_of(paths, 1)
+    position = running("once").position(24)
+    set_epoch("once", 1, position=position)
+    assert ids_of(ds) == order_of(paths, 1)[24:]
+    assert running("once").position(16).done == (*position.done, *running("once").position(16).done[1:])
+    assert ids_of(ds) == order_of(paths, 2)
+    set_epoch("once", 1, position=running("once").position(0) if False else position)
+    assert ds.count() == 150  # of an epoch, wherever it is gone on from
+    assert ids_of(ds) == order_of(paths, 1)[24:]
+
+
+def test_what_is_not_iterated_has_no_position(paths):
+    read(paths, "fresh")
+    with pytest.raises(OptionError, match="'fresh' has not been iterated yet"):
+        running("fresh")
+
+
+# Ray Train ---------------------------------------------------------------------------------------
+
+
+def loop(config):
+    """Train for two epochs; log the rows of each step, and die once amid the second."""
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    start, checkpoint = None, ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            start = Position.from_dict(json.loads((Path(folder) / "position.json").read_text()))
+    for epoch in range(start.epoch if start else 0, 2):
+        position = start if start is not None and epoch == start.epoch else None
+        batches = ray_h5.train_batches("train", epoch, batch_size=BATCH, position=position)
+        for step, batch in enumerate(batches):
+            ids = batch["row_id"].tolist()
+            line = {"run": checkpoint is not None, "epoch": epoch, "step": step, "rank": rank, "ids": ids}
+            with tempfile.TemporaryDirectory() as folder:
+                if rank == 0:
+                    state = batches.position().to_dict()
+                    (Path(folder) / "position.json").write_text(json.dumps(state))
+                    (Path(folder) / "line.json").write_text(json.dumps(line))
+                    ray.train.report({"step": step}, checkpoint=Checkpoint.from_directory(folder))
+                else:
+                    ray.train.report({"step": step})
+            with open(f"{config['log']}/{checkpoint is not None}_{rank}", "a") as log:
+                log.write(json.dumps({**line, "from": start and start.to_dict(), "world": world_size}) + "\n")
+            if config["die"] == (epoch, step) and checkpoint is None and rank == 1:
+                time.sleep(1)  # what was reported becomes durable, or not
+                os._exit(1)
+
+
+def train(ds, folder, die=None, **options):
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config={"log": str(folder), "die": die},
+        datasets={"train": ds},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(folder), failure_config=FailureConfig(max_failures=1)),
+        **options,
+    )
+    trainer.fit()
+    lines = [json.loads(line) for path in folder.glob("*_?") for line in path.read_text().splitlines()]
+    return sorted(lines, key=lambda line: (line["run"], line["epoch"], line["step"], line["rank"]))
+
+
+def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
+    lines = train(read(paths, "train"), tmp_path, die=(1, 3))
+    first = [line for line in lines if not line["run"]]
+    second = [line for line in lines if line["run"]]
+    assert [row for line in first if line["epoch"] == 0 for row in line["ids"]][: 9 * 2 * BATCH] == (
+        order_of(paths, 0)[: 9 * 2 * BATCH]
+    )
+    registered = Position.from_dict(second[0]["from"])
+    assert registered.epoch == 1
+    assert registered.rows in (3 * BATCH, 4 * BATCH)
+    steps = registered.rows // BATCH
+    effective = [row for line in first if line["epoch"] == 1 and line["step"] < steps for row in line["ids"]]
+    effective += [row for line in second for row in line["ids"]]
+    assert effective[: 9 * 2 * BATCH] == order_of(paths, 1)[: 9 * 2 * BATCH]
+    assert sorted(effective) == list(range(150))
+
+
+def test_each_worker_has_the_same_number_of_full_batches(paths, tmp_path):
+    lines = train(read(paths, "train", tail="drop", tail_rows=2 * BATCH), tmp_path)
+    assert {len(line["ids"]) for line in lines} == {BATCH}
+    for epoch in (0, 1):
+        of_rank = [[line["ids"] for line in lines if (line["epoch"], line["rank"]) == (epoch, rank)] for rank in (0, 1)]
+        assert [len(batches) for batches in of_rank] == [9, 9]
+        assert [row for line in lines if line["epoch"] == epoch for row in line["ids"]] == order_of(paths, epoch)[:144]
+
+
+def configured(ds, caplog, world_size):
+    config = ray_h5.data_config()
+    with caplog.at_level(logging.WARNING, "ray_h5"):
+        shards = config.configure({"train": ds}, world_size, None, None)
+    assert len(shards) == world_size
+    return [record.message for record in caplog.records if record.name.startswith("ray_h5")]
+
+
+def test_what_is_lost_is_said(paths, caplog):
+    assert configured(read(paths, "kept"), caplog, 2) == []
+    assert configured(read(paths, "lost"), caplog, 4) == [
+        "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. Say "
+        "what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+    ]
+
+
+def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, caplog):
+    def twice(batch):
+        return {name: np.concatenate([values, values]) for name, values in batch.items()}
+
+    ds = read(paths, "doubled").map_batches(twice)
+    messages = configured(ds, caplog, 2)
+    assert len(messages) == 1
+    assert "may change the number of rows" in messages[0]
+    set_epoch("doubled", 1)
+    ids_of(ds)
+    position = running("doubled").position(16)
+    assert position.rows == 0
+    caplog.clear()
+    set_epoch("doubled", 1, position=Position(7, 1, 16, 1, BATCH, position.plan_hash))
+    with caplog.at_level(logging.WARNING, "ray_h5"):
+        assert len(ids_of(ds)) == 300
+    assert "epoch 1 begins anew instead of where it was left" in caplog.text
+
+
+def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
+    ds = read(paths, "plain").filter(expr=ray_h5.where(label=[0, 1])).map_batches(lambda batch: batch, batch_size=4)
+    messages = configured(ds.select_columns(["row_id"]), caplog, 2)
+    assert all("may change" in message for message in messages)  # Ray cannot know what the function does
+    caplog.clear()
+    assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2) == []
+
+
+def test_without_order_there_is_no_position(paths):
+    ds = read(paths, "unordered", preserve_order=False)
+    ds.context.execution_options.preserve_order = False
+    ids_of(ds)
+    batches = ray_h5.ray_data.train.TrainBatches(None, "unordered", 0, None, None, {})
+    with pytest.raises(PositionError, match=r"dataset_config=ray_h5.data_config\(\)"):
+        batches.position()
