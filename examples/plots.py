@@ -1,6 +1,6 @@
 """Draw what there is to see: a row, an augmentation, how well a shuffle mixes; into a folder of PNG files.
 
-    python examples/plots.py --output figures
+python examples/plots.py --output figures
 """
 
 from __future__ import annotations
