@@ -121,7 +121,7 @@ def train_loop(config: dict[str, Any]) -> None:
         valid_loss, valid_rows = validate(model, config["batch_size"], device)
         metrics |= {"data_wait": waited / seconds, "valid_loss": valid_loss, "valid_rows": int(valid_rows)}
         if context.get_world_rank() == 0:
-            print("; ".join(f"{name} {value:.4g}" for name, value in metrics.items()), flush=True)
+            print("; ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
         position = None
         save(metrics, model, optimizer, epoch + 1, None, config["scale"])
 

@@ -67,7 +67,8 @@ def _add_bench(commands: Any) -> None:
 
 def _index(arguments: argparse.Namespace) -> int:
     from ray_h5.planning.facts import Scope
-    from ray_h5.planning.index import Lookup, build_index
+    from ray_h5.planning.index import build_index
+    from ray_h5.planning.lookup import Lookup
     from ray_h5.planning.paths import expand_paths
     from ray_h5.planning.predicate import check_names
     from ray_h5.planning.store import check_index_dir

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.planning.index import FileTable, Lookup, RowIndex
+from ray_h5.planning.index import FileTable, RowIndex
+from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.schema import ColumnSpec

@@ -10,7 +10,8 @@ from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.advice import advice
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import Lookup, RowIndex, build_index
+from ray_h5.planning.index import RowIndex, build_index
+from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.plan import choose_block_rows
 
 

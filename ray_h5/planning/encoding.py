@@ -91,7 +91,9 @@ def _check(facts: FileFacts) -> None:
 
 
 def _absolute(value: Any) -> Any:
-    return abs(value) if isinstance(value, int) and not isinstance(value, bool) else value  # there are times before 1970
+    return (
+        abs(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    )  # there are times before 1970
 
 
 def _check_integers(what: str, *values: Any) -> None:

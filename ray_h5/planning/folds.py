@@ -62,7 +62,9 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     labels = None if stratify is None else columns[stratify].to_numpy()
     folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
     if not all(len(test) for _, test in folds):
-        raise OptionError(f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}")
+        raise OptionError(
+            f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}"
+        )
     return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections import OrderedDict
@@ -77,6 +78,8 @@ class _Latest:
 
 
 _DRAWN = _Latest(2)
+# A lock that another thread held at the fork would never be free in the child.
+os.register_at_fork(after_in_child=lambda: _DRAWN.__init__(2))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

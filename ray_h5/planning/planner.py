@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import Lookup, RowIndex, build_index
+from ray_h5.planning.index import RowIndex, build_index
+from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.predicate import check_names, comparable_type, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns

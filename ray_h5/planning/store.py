@@ -18,7 +18,7 @@ from typing import Any
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.encoding import from_body, to_body
-from ray_h5.planning.facts import FileFacts, Scope
+from ray_h5.planning.facts import FileFacts, Question, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +68,18 @@ MEMORY = Memory()
 """That of this process."""
 
 
-def recall(path: str, scope: Scope, index_dir: str | None) -> FileFacts | None:
-    """Return what is known of a file in its present state, if anything."""
+def recall(path: str, scope: Scope, index_dir: str | None, question: Question) -> FileFacts | None:
+    """Return what is known of a file in its present state, if anything; preferably what answers the question."""
     facts = MEMORY.get(path, scope)
-    if facts is not None and is_current(facts):
-        return facts
-    if index_dir is None:
-        return None
-    facts = load(path, scope, index_dir)
     if facts is not None and not is_current(facts):
+        facts = None
+    if index_dir is None or (facts is not None and facts.answers(question)):
+        return facts
+    kept = load(path, scope, index_dir)
+    if kept is not None and not is_current(kept):
         logger.info("%s: what is kept of it is outdated, and made anew", path)
-        return None
-    return facts
+        kept = None
+    return kept if facts is None or (kept is not None and kept.answers(question)) else facts
 
 
 def is_current(facts: FileFacts) -> bool:

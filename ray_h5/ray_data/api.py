@@ -13,8 +13,9 @@ from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import Lookup, RowIndex, in_threads
+from ray_h5.planning.index import RowIndex
 from ray_h5.planning.index import build_index as build
+from ray_h5.planning.lookup import Lookup, in_threads
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only
 from ray_h5.planning.plan import Tail
 from ray_h5.planning.predicate import check_names

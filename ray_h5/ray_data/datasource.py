@@ -19,7 +19,8 @@ from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import Lookup, build_index, in_threads
+from ray_h5.planning.index import build_index
+from ray_h5.planning.lookup import Lookup, in_threads
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
@@ -200,7 +201,8 @@ class H5Datasource(Datasource):
         row_ids = np.arange(self._index.num_rows, dtype=np.int64)
         for name in self._predicate_specs.keys() & self._added.keys():
             columns[name] = origin(self._index.files, row_ids, name)
-        return pa.table(columns)
+        # A table without columns would have no rows; an expression such as a constant names none.
+        return pa.table(columns or {"": pa.nulls(self._index.num_rows)})
 
 
 def column_names(expression: Expr) -> frozenset[str]:

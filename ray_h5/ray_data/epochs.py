@@ -18,6 +18,7 @@ from ray_h5.ray_data.internals import running_dataset
 logger = logging.getLogger(__name__)
 
 _BOARD = "ray_h5_epochs"
+_BOARDS: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,16 @@ class Board:
 
 
 def open_board() -> Any:
-    """Return the job's board, made if there is none yet; it lives as long as a process holds it."""
-    return ray.remote(num_cpus=0)(Board).options(name=_BOARD, get_if_exists=True).remote()
+    """Return the job's board, made if there is none yet; it lives as long as the process that made it.
+
+    Ray ends an actor once the handle that made it is gone, whoever else found it by its name: here
+    that would be with the first of several datasets. So the process keeps it, for one session of Ray.
+    """
+    session = ray.get_runtime_context().get_worker_id()
+    if session not in _BOARDS:
+        _BOARDS.clear()
+        _BOARDS[session] = ray.remote(num_cpus=0)(Board).options(name=_BOARD, get_if_exists=True).remote()
+    return _BOARDS[session]
 
 
 def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_size: int | None = None) -> None:

@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from ray_h5.errors import OptionError, PredicateError
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import Lookup, RowIndex, build_index
+from ray_h5.planning.index import RowIndex, build_index
+from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.order import Order
 from ray_h5.planning.paths import PathLike, expand_paths
 from ray_h5.planning.plan import make_order, make_plan

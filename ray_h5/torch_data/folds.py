@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from ray_h5.planning.criteria import where
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.folds import fold_groups
-from ray_h5.planning.index import Lookup, build_index
+from ray_h5.planning.index import build_index
+from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike, expand_paths
 
 

@@ -67,6 +67,7 @@ def test_a_program_runs_on_all_nodes_and_nothing_is_left(tmp_path, capsys):
         print(f"\nlocal.py, 2 nodes: {time.monotonic() - began:.0f} s ", end="")
 
 
+@pytest.mark.nightly
 def test_its_exit_status_is_the_programs(tmp_path):
     child = start(PROGRAM, "fail", str(tmp_path), nodes=1)
     watch = Watch(child)
@@ -76,6 +77,7 @@ def test_its_exit_status_is_the_programs(tmp_path):
     assert watch.left() == ([], [])
 
 
+@pytest.mark.nightly
 def test_ctrl_c_stops_everything(tmp_path):
     child = start(PROGRAM, "wait", str(tmp_path), nodes=1)
     watch = Watch(child)

@@ -152,17 +152,15 @@ def start_far_node(far, address, folder):
 
 def spill(folder, mb):
     """The whole dataset is kept in an object store that is too small for it."""
-    import ray
-    from ray._private.internal_api import memory_summary
-
     rows = mb * 20 // BLOCK // 2 * BLOCK
     paths = kit.write_files(folder, 2, rows)
-    kit.start_ray(object_store_memory=80 << 20)
+    spilled = Path(folder) / "spilled"
+    spilled.mkdir()
+    kit.start_ray(object_store_memory=80 << 20, object_spilling_directory=str(spilled))
     kept = read(paths, block_rows=128).materialize()
     epoch = kit.Epoch(2 * rows).consume(kept)
-    summary = memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)
-    spilled = [line for line in summary.splitlines() if line.startswith("Spilled")]
-    return {**epoch.result(), "spilled": spilled, **kit.finish(paths)}
+    spilled_mb = sum(path.stat().st_size for path in spilled.rglob("*") if path.is_file()) >> 20
+    return {**epoch.result(), "spilled_mb": spilled_mb, **kit.finish(paths)}
 
 
 def poison(folder, max_retries):
@@ -176,10 +174,12 @@ def poison(folder, max_retries):
     return {**epoch.result(), **error, "seconds": time.monotonic() - began, **kit.finish(paths)}
 
 
-def placement(folder):
+def placement(folder, by):
     """Readers are bound to labelled nodes, two at a time, while four trainers hold the other node."""
     import ray
     from ray.cluster_utils import Cluster
+
+    import ray_h5
 
     seen = Path(folder) / "seen"
     seen.mkdir()
@@ -194,14 +194,17 @@ def placement(folder):
     kit.quiet()
     cluster.wait_for_nodes()
     roles = {each["NodeID"]: each["Labels"].get("role") for each in ray.nodes()}
-    ds = read(paths, concurrency=2, ray_remote_args={"label_selector": {"role": "reader"}})
+    bound = {"label_selector": {"role": "reader"}}
+    ds = read(paths, concurrency=2, ray_remote_args=bound if by == "tasks" else None)
+    config = ray_h5.data_config(**(bound if by == "trainer" else {}))
+    shards = [each["train"] for each in config.configure({"train": ds}, 4, None, None)]
 
     @ray.remote(num_cpus=1, num_gpus=1)
     def train(shard):
         rows = [batch["row_id"] for batch in shard.iter_batches(batch_size=None)]
         return [int(row) for part in rows for row in part], ray.get_runtime_context().get_node_id()
 
-    trainers = [train.remote(shard) for shard in ds.streaming_split(4)]
+    trainers = [train.remote(shard) for shard in shards]
     most = 0
     while ray.wait(trainers, num_returns=4, timeout=0.05)[1]:
         most = max(most, len(kit.read_workers()))

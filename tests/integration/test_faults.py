@@ -30,13 +30,11 @@ def test_workers_are_killed_amid_tasks(play, kills, blocks):
     assert result.items() >= whole(16 * blocks).items()
 
 
-@pytest.mark.parametrize(
-    ("times", "blocks"), [pytest.param(1, 40, id="1"), pytest.param(3, 80, id="3", marks=pytest.mark.nightly)]
-)
-def test_a_node_is_lost_and_another_joins(play, times, blocks):
-    result = play("node_lost", limit_s=300, times=times, blocks=blocks)
-    assert result.pop("lost") == times
-    assert result == whole(16 * blocks)
+@pytest.mark.nightly
+def test_a_node_is_lost_and_another_joins_three_times(play):
+    result = play("node_lost", limit_s=300, times=3, blocks=80)
+    assert result.pop("lost") == 3
+    assert result == whole(1280)
 
 
 def can_make_namespaces():
@@ -57,7 +55,7 @@ def test_a_node_is_cut_off_the_network(play):
 
 def test_an_object_store_too_small_spills(play):
     result = play("spill", limit_s=180, mb=160)
-    assert result["spilled"], "nothing was spilled: the test does not test"
+    assert result["spilled_mb"] > 40, "hardly anything was spilled: the test does not test"
     assert result.items() >= whole(3200).items()
 
 
@@ -125,8 +123,10 @@ def test_soak(play, capsys, epochs, kill_every):
         assert settled[-1][what] <= settled[0][what] + allowed, what
 
 
-def test_readers_stay_on_their_nodes_and_leave_trainers_their_cpus(play):
-    result = play("placement", limit_s=180)
+@pytest.mark.nightly
+@pytest.mark.parametrize("by", ["tasks", "trainer"])
+def test_readers_stay_on_their_nodes_and_leave_trainers_their_cpus(play, by):
+    result = play("placement", limit_s=180, by=by)
     assert result["node_readers"] == ["reader"]
     assert 1 <= result["most_readers"] <= 2
     assert result.items() >= whole(640).items()

@@ -22,54 +22,54 @@ COLUMNS = {
 TABLE = pa.table(COLUMNS)
 
 SCALARS = [
-    (dict(u=1), [1]),
-    (dict(u=np.uint8(2)), [2]),
-    (dict(u=True), [1]),
-    (dict(u=False), [0]),
-    (dict(i=True), [2]),
-    (dict(f=True), [1]),
-    (dict(f=0), [0]),
-    (dict(b=True), [0, 2]),
-    (dict(b=0), [1, 3]),
-    (dict(b=1), [0, 2]),
-    (dict(b=[True, False]), [0, 1, 2, 3]),
-    (dict(u=-1), []),
-    (dict(u=300), []),
-    (dict(u=[1, 300]), [1]),
-    (dict(u=1.5), []),
-    (dict(u=[1, 2.5]), [1]),
-    (dict(u=range(3)), [0, 1, 2]),
-    (dict(u={2, 1}), [1, 2]),
-    (dict(u=frozenset([1])), [1]),
-    (dict(u=(1,)), [1]),
-    (dict(u=np.array([1, 2])), [1, 2]),
-    (dict(u=pa.array([1])), [1]),
-    (dict(u=pa.chunked_array([[1], [2]])), [1, 2]),
-    (dict(u=[]), []),
-    (dict(s=[]), []),
-    (dict(s=set()), []),
-    (dict(f=[]), []),
-    (dict(b=[]), []),
-    (dict(f=-0.5), [3]),
-    (dict(f=float("nan")), []),
-    (dict(f=[1, 2]), [1]),
-    (dict(h=1), [1]),
-    (dict(h=[0.0, 2.0]), [0, 3]),
-    (dict(h=between(1, 2)), [1, 3]),
-    (dict(s="a"), [0]),
-    (dict(s=""), [2]),
-    (dict(s=["a", "ä", "zz"]), [0, 3]),
-    (dict(s=None), []),
-    (dict(f=None), []),
-    (dict(u=between(1, 2)), [1, 2]),
-    (dict(u=between(1, 1)), [1]),
-    (dict(u=between(0.5, 1.5)), [1]),
-    (dict(f=between(None, 0.5)), [0, 3]),
-    (dict(f=between(-1, None)), [0, 1, 3]),
-    (dict(s=between("a", "b")), [0, 1]),
-    (dict(s=between("b", None)), [1, 3]),
-    (dict(i=between(None, 0), u=0), [0]),
-    (dict(u=between(0, 2), s=["a", "", "ä"], b=True), [0, 2]),
+    ({"u": 1}, [1]),
+    ({"u": np.uint8(2)}, [2]),
+    ({"u": True}, [1]),
+    ({"u": False}, [0]),
+    ({"i": True}, [2]),
+    ({"f": True}, [1]),
+    ({"f": 0}, [0]),
+    ({"b": True}, [0, 2]),
+    ({"b": 0}, [1, 3]),
+    ({"b": 1}, [0, 2]),
+    ({"b": [True, False]}, [0, 1, 2, 3]),
+    ({"u": -1}, []),
+    ({"u": 300}, []),
+    ({"u": [1, 300]}, [1]),
+    ({"u": 1.5}, []),
+    ({"u": [1, 2.5]}, [1]),
+    ({"u": range(3)}, [0, 1, 2]),
+    ({"u": {2, 1}}, [1, 2]),
+    ({"u": frozenset([1])}, [1]),
+    ({"u": (1,)}, [1]),
+    ({"u": np.array([1, 2])}, [1, 2]),
+    ({"u": pa.array([1])}, [1]),
+    ({"u": pa.chunked_array([[1], [2]])}, [1, 2]),
+    ({"u": []}, []),
+    ({"s": []}, []),
+    ({"s": set()}, []),
+    ({"f": []}, []),
+    ({"b": []}, []),
+    ({"f": -0.5}, [3]),
+    ({"f": float("nan")}, []),
+    ({"f": [1, 2]}, [1]),
+    ({"h": 1}, [1]),
+    ({"h": [0.0, 2.0]}, [0, 3]),
+    ({"h": between(1, 2)}, [1, 3]),
+    ({"s": "a"}, [0]),
+    ({"s": ""}, [2]),
+    ({"s": ["a", "ä", "zz"]}, [0, 3]),
+    ({"s": None}, []),
+    ({"f": None}, []),
+    ({"u": between(1, 2)}, [1, 2]),
+    ({"u": between(1, 1)}, [1]),
+    ({"u": between(0.5, 1.5)}, [1]),
+    ({"f": between(None, 0.5)}, [0, 3]),
+    ({"f": between(-1, None)}, [0, 1, 3]),
+    ({"s": between("a", "b")}, [0, 1]),
+    ({"s": between("b", None)}, [1, 3]),
+    ({"i": between(None, 0), "u": 0}, [0]),
+    ({"u": between(0, 2), "s": ["a", "", "ä"], "b": True}, [0, 2]),
 ]
 
 
@@ -84,7 +84,7 @@ def test_what_passes(criteria, rows):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: where(), "at least one criterion"),
+        (where, "at least one criterion"),
         (lambda: where(u={"a": 1}), r"where\(u=\{'a': 1\}\): expected a value.* found dict"),
         (lambda: where(u=object()), "found object"),
         (lambda: where(u=np.zeros((2, 2))), "found ndarray"),
@@ -113,7 +113,7 @@ def test_what_is_no_criterion(make, says):
         make()
 
 
-@pytest.mark.parametrize("criteria", [dict(u="x"), dict(s=1), dict(s=True), dict(s=[1]), dict(u=["a"]), dict(b="x")])
+@pytest.mark.parametrize("criteria", [{"u": "x"}, {"s": 1}, {"s": True}, {"s": [1]}, {"u": ["a"]}, {"b": "x"}])
 def test_what_cannot_be_compared_says_what_with_what(criteria):
     with pytest.raises(PredicateError, match=r"cannot be evaluated on u: uint8, .*s: string"):
         evaluate(where(**criteria), TABLE)
@@ -213,7 +213,10 @@ def test_a_mask_is_of_the_rows_that_are_read(tmp_path):
     mask = where(rows=row_mask())
     for index_dir in (None, str(tmp_path / "index")):
         for column in ("long", "short", "long"):
-            assert plan_files([path], columns=[column], predicate=mask, index_dir=index_dir)[1].selection.tolist() == [1, 7]
+            assert plan_files([path], columns=[column], predicate=mask, index_dir=index_dir)[1].selection.tolist() == [
+                1,
+                7,
+            ]
             both = mask & where(**{column: 7})
             assert plan_files([path], columns=[column], predicate=both)[1].selection.tolist() == [7]
 
@@ -221,24 +224,28 @@ def test_a_mask_is_of_the_rows_that_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("criteria", "error", "says"),
     [
-        (dict(one_hot=any_equal(4)), PredicateError, r"0.h5: any_equal\(4\): column 'one_hot' is one-hot of 4 classes"),
-        (dict(one_hot=any_equal(0.5)), PredicateError, "expected a class from 0 to 3"),
-        (dict(one_hot=any_equal(-1)), PredicateError, "expected a class from 0 to 3"),
-        (dict(one_hot=any_equal(float("inf"))), PredicateError, "expected a class from 0 to 3"),
-        (dict(name=any_equal(1)), PredicateError, "holds string values"),
-        (dict(cube=any_equal(1)), PredicateError, r"shape \(2, 2, 2\) a row; expected numbers of shape \(T,\)"),
-        (dict(ids=any_equal(1, valid="label")), PredicateError, "of that shape in 'label'"),
-        (dict(ids=any_equal(1, valid="wieght")), UnknownColumnError, "Did you mean 'weight'"),
-        (dict(idz=any_equal(1)), UnknownColumnError, "Did you mean 'ids'"),
+        ({"one_hot": any_equal(4)}, PredicateError, r"0.h5: any_equal\(4\): column 'one_hot' is one-hot of 4 classes"),
+        ({"one_hot": any_equal(0.5)}, PredicateError, "expected a class from 0 to 3"),
+        ({"one_hot": any_equal(-1)}, PredicateError, "expected a class from 0 to 3"),
+        ({"one_hot": any_equal(float("inf"))}, PredicateError, "expected a class from 0 to 3"),
+        ({"name": any_equal(1)}, PredicateError, "holds string values"),
+        ({"cube": any_equal(1)}, PredicateError, r"shape \(2, 2, 2\) a row; expected numbers of shape \(T,\)"),
+        ({"ids": any_equal(1, valid="label")}, PredicateError, "of that shape in 'label'"),
+        ({"ids": any_equal(1, valid="wieght")}, UnknownColumnError, "Did you mean 'weight'"),
+        ({"idz": any_equal(1)}, UnknownColumnError, "Did you mean 'ids'"),
         ({"mask/rows": any_equal(1)}, PredicateError, r"column 'mask/rows' has \d+ rows, the others 9"),
         ({"mask/outside": row_mask()}, PredicateError, "lists row 9; the file has 9 rows"),
         ({"mask/negative": row_mask()}, PredicateError, "lists row -1"),
         ({"mask/floats": row_mask()}, PredicateError, "expected a boolean a row, or row numbers"),
         ({"mask/short": row_mask()}, PredicateError, "has 8 entries; expected one for each of the 9 rows"),
-        ({"mask/zeros_and_ones": row_mask()}, PredicateError, r"more than once.*where\(\*\*\{'mask/zeros_and_ones': 1\}"),
+        (
+            {"mask/zeros_and_ones": row_mask()},
+            PredicateError,
+            r"more than once.*where\(\*\*\{'mask/zeros_and_ones': 1\}",
+        ),
         ({"mask/trian": row_mask()}, UnknownColumnError, "no 'mask/trian'"),
-        (dict(ids=1), PredicateError, r"an array of shape \(5,\) a row.*any_equal\(value\).*ds.map"),
-        (dict(lable=1), UnknownColumnError, "Did you mean 'label'"),
+        ({"ids": 1}, PredicateError, r"an array of shape \(5,\) a row.*any_equal\(value\).*ds.map"),
+        ({"lable": 1}, UnknownColumnError, "Did you mean 'label'"),
     ],
 )
 def test_what_virtual_columns_cannot_be_made_of(classed, criteria, error, says):

@@ -2,7 +2,7 @@ import h5py
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.planning.index import build_index
@@ -95,7 +95,11 @@ GOLDEN = [
     (Order(16, Shuffle("rows", 7)), 2, [9, 10, 14, 13, 15, 2, 1, 6, 4, 7, 11, 0, 12, 8, 5, 3]),
     (Order(16, Shuffle("chunks", 7, 6), GROUPS), 0, [5, 13, 7, 15, 6, 14, 3, 10, 9, 4, 8, 11, 0, 2, 12, 1]),
     (Order(16, Shuffle("chunks", 7, 6), GROUPS), 1, [6, 14, 7, 5, 15, 13, 8, 1, 10, 0, 2, 9, 3, 12, 4, 11]),
-    (Order(16, Shuffle("files", 7), ListedGroups(np.array([0, 5, 13, 16]))), 0, [13, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4]),
+    (
+        Order(16, Shuffle("files", 7), ListedGroups(np.array([0, 5, 13, 16]))),
+        0,
+        [13, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4],
+    ),
     (Order(16), 4, [*range(16)]),
 ]
 

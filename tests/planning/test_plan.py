@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, StaleIndexError
-from ray_h5.planning.index import build_index
 from ray_h5.planning import plan as planning
+from ray_h5.planning.index import build_index
 from ray_h5.planning.plan import choose_block_rows
 from ray_h5.planning.position import Stretch, read_block
 

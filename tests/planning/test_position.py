@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
-from ray_h5.planning.index import FileTable
 from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
 from ray_h5.planning.plan import ReadPlan, Tail
 from ray_h5.planning.planner import plan_files
@@ -226,7 +226,9 @@ def test_drop_leaves_out_other_rows_in_each_epoch():
     assert len(set(left_out)) > 1
 
 
-@pytest.mark.parametrize("arguments", [("keep", 4), ("drop", 0), ("drop", -1), ("pad", 2.0), ("pad", "4"), ("pad", True)])
+@pytest.mark.parametrize(
+    "arguments", [("keep", 4), ("drop", 0), ("drop", -1), ("pad", 2.0), ("pad", "4"), ("pad", True)]
+)
 def test_what_is_no_tail_is_refused(arguments):
     with pytest.raises(OptionError, match="expected 'drop' or 'pad', and 1 row or more"):
         Tail(*arguments)

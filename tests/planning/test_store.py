@@ -117,12 +117,12 @@ def set_in(*keys, value):
     return change
 
 
-def of_length(described, table, length):
+def of_length(table, length):
     arrays = [pa.LargeListArray.from_arrays([0, length], pa.nulls(length, each.type.value_type)) for each in table]
     return pa.table(arrays, names=table.column_names)
 
 
-def other_types(described, table):
+def other_types(_, table):
     arrays = [pa.LargeListArray.from_arrays([0, 4], pa.array([1.5, 2, 3, 4])) for _ in table]
     return pa.table(arrays, names=table.column_names)
 
@@ -157,6 +157,20 @@ def says(change):
     return lambda path: resealed(path, change)
 
 
+def resealed_plain(path):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([])):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def seal_deep(path):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([], metadata={"ray_h5": "[" * 100_000})):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
 SPOILT = {
     "empty": cut_at(0),
     "cut in the magic": cut_at(5),
@@ -178,7 +192,7 @@ SPOILT = {
     "sealed text": lambda path: seal(path, b"hello" * 100),
     "sealed zeros": lambda path: seal(path, bytes(500)),
     "sealed half": lambda path: seal(path, path.read_bytes()[store._HEADER.size :][:700]),
-    "no description": lambda path: resealed_plain(path),
+    "no description": resealed_plain,
     "no columns": says(set_in("columns", value=None)),
     "columns of another kind": says(set_in("columns", value=[[1, 2]])),
     "rows that are text": says(set_in("columns", 0, 1, value="4")),
@@ -194,25 +208,11 @@ SPOILT = {
     "a listing of others": says(set_in("listing", value=["nothing"])),
     "more values": says(set_in("values", value=[])),
     "values of another type": says(other_types),
-    "too many values": says(lambda described, table: of_length(described, table, 99)),
-    "no values": says(lambda described, table: of_length(described, table, 0)),
-    "missing values": says(lambda described, table: of_length(described, table, 4)),
-    "deep": lambda path: seal_deep(path),
+    "too many values": says(lambda _, table: of_length(table, 99)),
+    "no values": says(lambda _, table: of_length(table, 0)),
+    "missing values": says(lambda _, table: of_length(table, 4)),
+    "deep": seal_deep,
 }
-
-
-def resealed_plain(path):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([])):
-        pass
-    seal(path, sink.getvalue().to_pybytes())
-
-
-def seal_deep(path):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([], metadata={"ray_h5": "[" * 100_000})):
-        pass
-    seal(path, sink.getvalue().to_pybytes())
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
@@ -258,11 +258,11 @@ def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
 
     monkeypatch.setattr(store, "open", refusing, raising=False)
     assert planned(files, folder) == expected
-    assert len(caplog.records) == 1
+    assert len({record.getMessage() for record in caplog.records}) == 1
 
 
 def test_a_file_that_changed_is_looked_at_again(kept, files, opened, caplog):
-    folder, expected = kept
+    folder, _expected = kept
     with h5py.File(files[2], "a") as file:
         file["label"][0] = 2  # p4
     with caplog.at_level(logging.INFO, "ray_h5"):
@@ -330,7 +330,7 @@ def test_memory_is_bounded(files, monkeypatch):
     assert MEMORY._bytes == 0
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/index"):
         with pytest.raises(OptionError, match=r"index_dir=.*nothing can be written there"):
@@ -344,7 +344,7 @@ def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
 
     class Full:
         def __init__(self, *_):
-            self.file = open(*_)
+            self.file = open(*_)  # noqa: SIM115  closed on leaving
 
         def __enter__(self):
             return self
@@ -421,9 +421,11 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
     def found():
         index, plan = plan_files([path], predicate=where(u=[0, 2], b=True, s=["a", ""]), index_dir=folder)
         scalars = [spec for spec in index.columns.values() if spec.is_scalar]
-        return index.columns, plan.selection.tolist(), {
-            name: str(values.combine_chunks()) for name, values in index.small_columns(scalars).items()
-        }
+        return (
+            index.columns,
+            plan.selection.tolist(),
+            {name: str(values.combine_chunks()) for name, values in index.small_columns(scalars).items()},
+        )
 
     first = found()
     assert first[1] == [0, 2]
@@ -444,5 +446,5 @@ def test_a_change_between_index_and_values_is_an_error(files, tmp_path):
     with h5py.File(files[0], "a") as file:
         file["label"][0] = 9
     plan_files(files, predicate=where(label=1), index_dir=str(tmp_path / "index"))  # which learns of it
-    with pytest.raises(StaleIndexError, match="f0.h5: the file changed"):
+    with pytest.raises(StaleIndexError, match=r"f0\.h5: the file changed"):
         index.small_columns([index.columns["label"]])

@@ -1,3 +1,4 @@
+import gc
 import logging
 import time
 
@@ -16,6 +17,7 @@ from ray_h5.planning.position import Position
 from .kit import ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
+AUTO = Shuffle("auto", 7)
 COLUMNS = ["x", "label", "guid"]
 
 
@@ -24,11 +26,11 @@ def paths(tmp_path):
     return write_chunked(tmp_path)
 
 
-def read(paths, shuffle=Shuffle("auto", 7), **options):
+def read(paths, shuffle=AUTO, **options):
     return ray_h5.read_h5(paths, columns=COLUMNS, shuffle=shuffle, include_row_ids=True, block_rows=32, **options)
 
 
-def orders(paths, epochs, shuffle=Shuffle("auto", 7), predicate=None):
+def orders(paths, epochs, shuffle=AUTO, predicate=None):
     """What plain planning says of the order of epochs."""
     _, plan = plan_files(paths, columns=COLUMNS, shuffle=shuffle, predicate=predicate)
     return [plan.at(np.arange(plan.num_rows), epoch).tolist() for epoch in range(epochs)]
@@ -97,6 +99,17 @@ def test_set_epoch_is_exact(paths):
     ds.take(1)
     ds.count()
     assert [ids_of(ds) for _ in range(3)] == expected[2:5]
+
+
+def test_a_name_outlives_the_first_dataset_that_had_it(paths):
+    """A dataset that is made anew, as in a notebook, while the one before is let go."""
+    ds = read(paths, name="again")
+    for epoch in (2, 1):
+        ds = read(paths, name="again")
+        gc.collect()
+        time.sleep(0.5)
+        set_epoch("again", epoch)
+        assert ids_of(ds) == orders(paths, 3)[epoch]
 
 
 def test_names_are_apart(paths):

@@ -84,7 +84,7 @@ def test_only_the_iteration_after_the_position_is_shortened(paths):
     assert ids_of(ds) == order_of(paths, 1)[24:]
     assert running("once").position(16).done == (*position.done, *running("once").position(16).done[1:])
     assert ids_of(ds) == order_of(paths, 2)
-    set_epoch("once", 1, position=running("once").position(0) if False else position)
+    set_epoch("once", 1, position=position)
     assert ds.count() == 150  # of an epoch, wherever it is gone on from
     assert ids_of(ds) == order_of(paths, 1)[24:]
 
@@ -159,6 +159,7 @@ def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
     assert sorted(effective) == list(range(150))
 
 
+@pytest.mark.nightly
 def test_each_worker_has_the_same_number_of_full_batches(paths, tmp_path):
     lines = train(read(paths, "train", tail="drop", tail_rows=2 * BATCH), tmp_path)
     assert {len(line["ids"]) for line in lines} == {BATCH}
@@ -179,8 +180,10 @@ def configured(ds, caplog, world_size):
 def test_what_is_lost_is_said(paths, caplog):
     assert configured(read(paths, "kept"), caplog, 2) == []
     assert configured(read(paths, "lost"), caplog, 4) == [
-        "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. Say "
-        "what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+        (
+            "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. "
+            "Say what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+        )
     ]
 
 

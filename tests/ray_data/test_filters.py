@@ -1,0 +1,212 @@
+import os
+import time
+
+import h5py
+import numpy as np
+import pytest
+import ray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.data.expressions import col, lit
+
+import ray_h5
+from ray_h5 import any_equal, between, row_mask, where
+from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.planning.criteria import where as arrow_where
+from ray_h5.planning.planner import plan_files
+from tests.planning.test_planner import NAMES, TEXTS, table_of, write
+
+from .kit import ids_of
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("filtered")
+    found = []
+    for i, rows in enumerate((40, 0, 60)):
+        write(folder / f"{i}.h5", rows, i)
+        with h5py.File(folder / f"{i}.h5", "a") as file:
+            rng = np.random.default_rng(i)
+            file["classes"] = rng.integers(0, 4, (rows, 5))
+            file["mask/train"] = np.arange(0, rows, 3)
+        found.append(str(folder / f"{i}.h5"))
+    return found
+
+
+def read(paths, **options):
+    return ray_h5.read_h5(paths, include_row_ids=True, **{"columns": [*NAMES, "x"], **options})
+
+
+def pushed(ds):
+    """The datasource into which all filters went; or an error, if one did not."""
+    from ray.data._internal.logical.optimizers import LogicalOptimizer
+
+    operator = LogicalOptimizer().optimize(ds._logical_plan).dag
+    assert operator.name == "ReadH5", operator
+    return operator.datasource
+
+
+def kept(paths, expression):
+    return table_of(paths).filter(expression)["row"].to_pylist()
+
+
+numbers = st.sampled_from(["u", "i", "f"])
+values = st.sampled_from([-3, 0, 1, 2, 4, 0.25, 300])
+leaves = st.one_of(
+    st.builds(lambda n, v: col(n) > v, numbers, values),
+    st.builds(lambda n, v: col(n) == v, numbers, values),
+    st.builds(lambda n, v: col(n) != v, numbers, values),
+    st.builds(lambda n, vs: col(n).is_in(vs), st.sampled_from(["u", "i"]), st.lists(st.integers(-3, 4), min_size=1)),
+    st.builds(lambda vs: col("s").is_in(vs), st.lists(st.sampled_from(TEXTS), min_size=1)),
+    st.builds(col("s").str.starts_with, st.sampled_from(TEXTS)),
+    st.builds(lambda v: where(s=v), st.sampled_from(TEXTS)),
+    st.builds(lambda vs: where(s=vs), st.lists(st.sampled_from(TEXTS), max_size=3)),
+    st.builds(lambda v, n: where(b=v, **{n: between(0, None)}), st.booleans(), numbers),
+    st.builds(lambda n: col(n).is_null(), st.sampled_from(NAMES)),
+    st.builds(lambda n: col(n).is_not_null(), st.sampled_from(NAMES)),
+    st.builds(lambda n, v: col(n) + col("i") > v, numbers.filter(lambda n: n != "u"), values),
+    st.just(col("b")),
+)
+predicates = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=30)
+@given(predicates, predicates)
+def test_any_filters_keep_what_pyarrow_keeps(paths, one, two):
+    expected = kept(paths, one.to_pyarrow() & two.to_pyarrow())
+    for ds in (
+        read(paths).filter(expr=one & two),
+        read(paths).filter(expr=one).filter(expr=two),
+        read(paths).filter(expr=two).select_columns([*NAMES, "row_id"]).filter(expr=one).select_columns(["row_id"]),
+        read(paths, columns=["x"]).filter(expr=one & two),
+    ):
+        plan = pushed(ds).plan()
+        assert plan.selection.tolist() == expected
+        assert ds.count() == len(expected)
+
+
+CRITERIA = [
+    {"u": 1},
+    {"u": [0, 3], "b": True},
+    {"f": between(0, 1)},
+    {"s": ["a", "ä"]},
+    {"s": []},
+    {"classes": any_equal(2)},
+    {"classes": any_equal(2), "i": between(None, 1)},
+    {"mask/train": row_mask()},
+]
+
+
+@pytest.mark.parametrize("criteria", CRITERIA)
+def test_the_same_words_select_the_same_rows_with_ray_and_without(paths, criteria):
+    plan = plan_files(paths, columns=["x"], predicate=arrow_where(**criteria))[1]
+    ds = read(paths, columns=["x"]).filter(expr=where(**criteria))
+    assert ids_of(ds) == plan.selection.tolist() == pushed(ds).plan().selection.tolist()
+    negated = read(paths, columns=["x"]).filter(expr=~where(**criteria))
+    assert sorted(ids_of(negated) + plan.selection.tolist()) == list(range(100))
+
+
+def test_filters_around_everything(paths):
+    expected = kept(paths, (col("u") > 1).to_pyarrow() & where(s=["a", "b", ""]).to_pyarrow())
+    one, two = col("u") > 1, where(s=["a", "b", ""])
+    renamed = read(paths).filter(expr=one).rename_columns({"s": "text"}).filter(expr=where(text=["a", "b", ""]))
+    assert ids_of(renamed) == expected
+    assert sorted(ids_of(read(paths).filter(expr=one).random_shuffle(seed=1).filter(expr=two))) == expected
+    assert ids_of(read(paths).map_batches(lambda batch: batch).filter(expr=one & two)) == expected
+    assert ids_of(read(paths).filter(expr=one).limit(10_000).filter(expr=two)) == expected
+    assert ids_of(read(paths).filter(expr=one & two).filter(expr=where(**{"mask/train": row_mask()}))) == [
+        row for row in expected if (row % 3 == 0 if row < 40 else (row - 40) % 3 == 0)
+    ]
+    limited = read(paths).limit(20).filter(expr=one)
+    assert ids_of(limited) == [row for row in kept(paths, one.to_pyarrow()) if row < 20]
+
+
+def test_a_constant_selects_all_or_nothing(paths):
+    assert read(paths).filter(expr=lit(True) | (col("u") > 100)).count() == 100
+    assert read(paths).filter(expr=lit(True)).count() == 100
+    assert read(paths).filter(expr=lit(False)).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "error", "says"),
+    [
+        (col("x") > 0, PredicateError, r"'x' holds an array of shape \(3,\).*any_equal\(value\).*ds.map"),
+        (where(x=1), PredicateError, "any_equal"),
+        (where(xs=any_equal(1)), UnknownColumnError, "no 'xs'"),
+        (col("ss") == "a", UnknownColumnError, "Did you mean 's'"),
+        (col("u") > "a", PredicateError, "u: uint8"),
+        (where(classes=any_equal(1, valid="nothing")), UnknownColumnError, "nothing"),
+    ],
+)
+def test_what_is_no_filter(paths, expression, error, says):
+    with pytest.raises(error, match=says):
+        read(paths).filter(expr=expression).count()
+
+
+def test_no_row_selected_is_an_empty_dataset(paths):
+    ds = read(paths).filter(expr=where(u=200)).select_columns(["x", "s"])
+    assert ds.count() == 0
+    assert ds.take_all() == []
+    assert ds.materialize().schema().names == ["x", "s"]
+    assert ds.schema().names == ["x", "s"]
+    assert list(ds.iter_torch_batches(batch_size=4)) == []
+
+
+def test_counting_and_planning_read_nothing_more(paths):
+    ds = read(paths).filter(expr=where(u=1, s="a"))
+    expected = len(kept(paths, where(u=1, s="a").to_pyarrow()))
+    assert ds.count() == expected
+    source = pushed(ds)
+    plan = source.plan()
+    assert pushed(ds).plan() is plan  # made once
+    tasks = source.get_read_tasks(1)
+    assert sum(task.metadata.num_rows for task in tasks) == expected
+
+
+def test_the_selection_reaches_tasks_by_reference(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["k"] = np.arange(300_000)
+    ds = ray_h5.read_h5(path, block_rows=50_000).filter(expr=col("k") % 2 == 0)
+    source = pushed(ds)
+    assert source.plan().selection.nbytes == 8 * 150_000
+    tasks = source.get_read_tasks(1, data_context=ray.data.DataContext.get_current())
+    assert len(tasks) == 3
+    assert max(len(ray.cloudpickle.dumps(task)) for task in tasks) < 20_000
+    assert sum(table.num_rows for task in tasks for table in task()) == 150_000
+
+
+def test_a_small_share_of_the_rows_fills_few_blocks(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.zeros((2000, 8), "f4"), chunks=(1, 8))
+        file["k"] = np.arange(2000)
+    ds = ray_h5.read_h5(path, block_rows=10).filter(expr=col("k") % 100 == 0)
+    assert ds.materialize().num_blocks() == 2
+
+
+def test_a_read_task_whose_worker_dies_is_done_again(paths, tmp_path):
+    died = str(tmp_path / "died")
+
+    def die_once(batch):
+        if 30 in batch["row_id"] and not os.path.exists(died):
+            open(died, "w").close()
+            time.sleep(0.2)
+            os.kill(os.getpid(), 9)
+        return batch
+
+    ds = read(paths, block_rows=8, shuffle=ray_h5.Shuffle("rows", 1)).map_batches(die_once)
+    expected = ids_of(read(paths, block_rows=8, shuffle=ray_h5.Shuffle("rows", 1)))
+    assert ids_of(ds) == expected
+    assert os.path.exists(died)
+    assert sorted(expected) == list(range(100))

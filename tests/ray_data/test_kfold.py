@@ -1,0 +1,47 @@
+import pytest
+
+import ray_h5
+from ray_h5.errors import OptionError, UnknownColumnError
+
+from .kit import ids_of, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+@pytest.mark.parametrize("stratify", [None, "label"])
+def test_folds_part_the_rows_by_group(tmp_path, stratify):
+    paths = write_chunked(tmp_path)
+    ds = ray_h5.read_h5(paths, columns=["x"], include_row_ids=True)
+    folds = ray_h5.kfold(paths, 3, "guid", stratify, seed=4, index_dir=tmp_path / "index")
+    assert len(folds) == 3
+    tested = []
+    for train, test in folds:
+        assert ds.filter(expr=train).count() + ds.filter(expr=test).count() == 150
+        ids = ids_of(ds.filter(expr=test))
+        assert len(ids) == ds.filter(expr=test).count()
+        # All ten rows of a group, or none of them.
+        assert all(sum(i // 10 == group for i in ids) in (0, 10) for group in range(15))
+        tested += ids
+    assert sorted(tested) == list(range(150))
+    again = ray_h5.kfold(paths, 3, "guid", stratify, seed=4)
+    assert [str(fold) for fold in again] == [str(fold) for fold in folds]
+
+
+def test_a_fold_combines_with_other_predicates(tmp_path):
+    paths = write_chunked(tmp_path)
+    ds = ray_h5.read_h5(paths, columns=["x"], include_row_ids=True)
+    train, test = ray_h5.kfold(paths, 2, "guid", None)[0]
+    label = ray_h5.where(label=1)
+    parts = [ids_of(ds.filter(expr=each & label)) for each in (train, test)]
+    assert sorted(parts[0] + parts[1]) == list(range(1, 150, 3))
+    assert ids_of(ds.filter(expr=~train & label)) == parts[1]
+
+
+def test_what_cannot_be_folded(tmp_path):
+    paths = write_chunked(tmp_path)
+    with pytest.raises(OptionError, match="only 15 different values"):
+        ray_h5.kfold(paths, 16, "guid", None)
+    with pytest.raises(UnknownColumnError, match="Did you mean 'guid'"):
+        ray_h5.kfold(paths, 2, "giud", None)
+    with pytest.raises(UnknownColumnError, match="cs_label"):
+        ray_h5.kfold(paths, 2)

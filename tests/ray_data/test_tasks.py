@@ -1,0 +1,27 @@
+"""What a read task says when its node lacks a file."""
+
+import os
+import socket
+
+import pytest
+
+import ray_h5
+from ray_h5.errors import NotFoundError
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+def test_a_file_missing_on_a_node_says_where_and_what_to_mount(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide"], block_rows=8)
+    os.rename(signals[2], signals[2] + ".away")
+    with pytest.raises(NotFoundError) as caught:
+        ds.materialize()
+    message = str(caught.value)
+    for words in (
+        f"on host {socket.gethostname()}: ",
+        signals[2],
+        "mount the file system",
+        "label_selector",
+        "local://",
+    ):
+        assert words in message
