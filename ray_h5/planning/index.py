@@ -22,6 +22,7 @@ from ray_h5.planning.schema import ColumnSpec
 logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 10
+_MAX_CARRIED_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,8 +150,10 @@ class RowIndex:
             check_identity(facts.path, self.files.identity(file), facts.identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The values stay behind: another process reads those that it needs.
-        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self._found)
+        # Many values stay behind: another process reads those that it needs.
+        few = sum(values.nbytes for values in self._values.values()) <= _MAX_CARRIED_BYTES
+        values = self._values if few else {}
+        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self._found, values)
 
 
 def build_index(paths: Sequence[str], columns: Sequence[str] | None = None, lookup: Lookup | None = None) -> RowIndex:

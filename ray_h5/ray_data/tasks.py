@@ -6,6 +6,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import ray
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.planning.facts import FileFacts
@@ -25,12 +26,35 @@ from ray_h5.ray_data.blocks import Output, schema_of, to_table
 _MAX_PLANS = 4
 
 
+@dataclass(slots=True)
+class _Made:
+    """A plan that was made: here, or in another process that put it into Ray's object store."""
+
+    predicate: pc.Expression | None
+    names: tuple[str, ...]
+    plan: ReadPlan | None = None
+    reference: ray.ObjectRef[ReadPlan] | None = None
+
+    def shared(self) -> _Made:
+        """Return it as it goes to another process: by reference."""
+        if self.reference is None:
+            self.reference = ray.put(self.plan)
+        return _Made(self.predicate, self.names, None, self.reference)
+
+    def found(self) -> ReadPlan | None:
+        if self.plan is None:
+            try:
+                self.plan = ray.get(self.reference)
+            except RayError:
+                return None  # the process that made it is gone, and the plan with it
+        return self.plan
+
+
 class Plans:
     """The plans made so far, for one datasource and all that Ray derives from it, epoch after epoch."""
 
-    def __init__(self) -> None:
-        self._plans: list[tuple[pc.Expression | None, tuple[str, ...], ReadPlan]] = []
-        self._references: dict[ReadPlan, ray.ObjectRef[ReadPlan]] = {}
+    def __init__(self, made: Sequence[_Made] = ()) -> None:
+        self._made = list(made)
 
     def get(
         self,
@@ -38,25 +62,24 @@ class Plans:
         names: tuple[str, ...],
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
-        for known, its_names, plan in self._plans:
-            if its_names == names and _same(known, predicate):
+        """Return the plan for a predicate and columns; made if it is none of the last ones."""
+        for each in self._made:
+            if each.names == names and _same(each.predicate, predicate) and (plan := each.found()) is not None:
                 return plan
         plan = make(names)
-        self._plans.append((predicate, names, plan))
-        for _, _, old in self._plans[:-_MAX_PLANS]:
-            self._references.pop(old, None)
-        del self._plans[:-_MAX_PLANS]
+        self._made = [*self._made[1 - _MAX_PLANS :], _Made(predicate, names, plan)]
         return plan
 
     def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, put there once."""
-        if plan not in self._references:
-            self._references[plan] = ray.put(plan)
-        return self._references[plan]
+        made = next(each for each in self._made if each.plan is plan)
+        if made.reference is None:
+            made.reference = ray.put(plan)
+        return made.reference
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A plan is made again where it is needed: its selection may be large.
-        return Plans, ()
+        # What was planned before a trainer or a splitter gets the dataset is not planned again there.
+        return Plans, ([each.shared() for each in self._made] if ray.is_initialized() else [],)
 
 
 def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
