@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ray_h5.planning.shuffle import Shuffle, make_key, mix, permute, unpermute
+from ray_h5.planning.shuffle import RoundKeys, Shuffle, make_key, mix, permute, unpermute
 
 _WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
 """What a key is for: no two draws share one."""
@@ -21,7 +21,7 @@ _WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
 class Groups(Protocol):
     """Ranks 0 ... n-1 cut into groups of neighbours, which are drawn as a whole."""
 
-    def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+    def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         """Return the rank at each position, where the groups follow each other in the order of `key`."""
         ...
 
@@ -44,7 +44,7 @@ class ListedGroups:
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """Tells these groups from others, in whichever process they are."""
 
-    def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+    def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         drawn, ends = _DRAWN.get((self.token, key), lambda: self._draw(key))
         at = np.searchsorted(ends, positions, side="right")
         # A group ends where its positions end: count from there.
@@ -53,7 +53,7 @@ class ListedGroups:
     def described(self) -> bytes:
         return self.starts.tobytes()
 
-    def _draw(self, key: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray]:
         count = len(self.starts) - 1
         drawn = permute(np.arange(count), count, key)
         return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
@@ -97,7 +97,7 @@ class EvenGroups:
     starts: np.ndarray
     size: int
 
-    def ranks(self, positions: np.ndarray, key: tuple[int, ...]) -> np.ndarray:
+    def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         lengths = np.diff(self.starts)
         first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
         count = int(first_group[-1])
@@ -110,7 +110,7 @@ class EvenGroups:
         return self.starts.tobytes() + b"%d" % self.size
 
     def _places(
-        self, positions: np.ndarray, lengths: np.ndarray, first_group: np.ndarray, key: tuple[int, ...]
+        self, positions: np.ndarray, lengths: np.ndarray, first_group: np.ndarray, key: RoundKeys
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return which drawn group each position falls in, and how far into it."""
         short = np.flatnonzero(lengths % self.size)
@@ -182,7 +182,7 @@ class Order:
             found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN, window))
         return found
 
-    def _key(self, epoch: int, *purpose: int) -> tuple[int, ...]:
+    def _key(self, epoch: int, *purpose: int) -> RoundKeys:
         assert self.shuffle is not None
         assert self.shuffle.seed is not None
         return make_key(self.shuffle.seed, epoch, *purpose)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -68,7 +69,13 @@ class Shuffle:
             object.__setattr__(self, "window_rows", int(rows))
 
 
-def make_key(*words: int) -> tuple[int, ...]:
+class RoundKeys(tuple[int, ...]):
+    """What `make_key` returns."""
+
+    __slots__ = ()
+
+
+def make_key(*words: int) -> RoundKeys:
     """Return the round keys of a permutation.
 
     `numpy.random.SeedSequence` combines the words, so that (seed 42, epoch 1) has nothing to do
@@ -78,7 +85,7 @@ def make_key(*words: int) -> tuple[int, ...]:
     if min(words) < 0:
         raise OptionError(f"a seed or an epoch is negative: {min(words)}; expected zero or more")
     entropy = [part for word in words for part in (-(-max(word.bit_length(), 1) // 32), word)]
-    return tuple(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
+    return RoundKeys(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -95,7 +102,7 @@ def mix(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def permute(positions: np.ndarray, n: int, key: tuple[int, ...]) -> np.ndarray:
+def permute(positions: np.ndarray, n: int, key: int | Sequence[int]) -> np.ndarray:
     """Return where a permutation of ``range(n)`` puts `positions`, without making the permutation.
 
     Up to 65,536 it is a table: the order of keyed hashes. Beyond, a Feistel network of two halves
@@ -109,31 +116,51 @@ def permute(positions: np.ndarray, n: int, key: tuple[int, ...]) -> np.ndarray:
         Integers in ``range(n)``, of any shape.
     n : int
         Length of the permutation, at most 2**62.
-    key : tuple of int
-        From `make_key`.
+    key : RoundKeys, or int, or sequence of int
+        From `make_key`, or what is to be given to it: such as (seed, epoch).
 
     Returns
     -------
     numpy.ndarray
         int64, of the shape of `positions`.
+
+    Raises
+    ------
+    OptionError
+        If a position is outside.
     """
+    positions, keys = _checked(positions, n), _as_key(key)
     if n <= _TABLE_ROWS:
-        return _table(n, key)[positions]
-    return _walk(positions, n, key, backwards=False)
+        return _table(n, keys)[positions]
+    return _walk(positions, n, keys, backwards=False)
 
 
-def unpermute(values: np.ndarray, n: int, key: tuple[int, ...]) -> np.ndarray:
+def unpermute(values: np.ndarray, n: int, key: int | Sequence[int]) -> np.ndarray:
     """Return the positions that `permute` maps to `values`."""
+    values, keys = _checked(values, n), _as_key(key)
     if n <= _TABLE_ROWS:
-        table = _table(n, key)
+        table = _table(n, keys)
         positions = np.empty(n, np.int64)
         positions[table] = np.arange(n)
         return positions[values]
-    return _walk(values, n, key, backwards=True)
+    return _walk(values, n, keys, backwards=True)
+
+
+def _as_key(key: int | Sequence[int]) -> RoundKeys:
+    if isinstance(key, RoundKeys):
+        return key
+    return make_key(int(key)) if isinstance(key, (int, np.integer)) else make_key(*map(int, key))
+
+
+def _checked(positions: np.ndarray, n: int) -> np.ndarray:
+    positions = np.asarray(positions)
+    if positions.size and (positions.min() < 0 or positions.max() >= n):
+        raise OptionError(f"permute: expected positions of 0 to {n - 1}, found {positions.min()} to {positions.max()}")
+    return positions if positions.size else positions.astype(np.int64)
 
 
 @lru_cache(maxsize=16)
-def _table(n: int, key: tuple[int, ...]) -> np.ndarray:
+def _table(n: int, key: RoundKeys) -> np.ndarray:
     hashes = np.arange(n, dtype=np.uint64)
     hashes *= _GOLDEN
     hashes += np.uint64(key[0])
@@ -144,7 +171,7 @@ def _table(n: int, key: tuple[int, ...]) -> np.ndarray:
     return table
 
 
-def _walk(values: np.ndarray, n: int, key: tuple[int, ...], backwards: bool) -> np.ndarray:
+def _walk(values: np.ndarray, n: int, key: RoundKeys, backwards: bool) -> np.ndarray:
     bits = (n - 1).bit_length() // 2
     upper = -(-n >> bits)
     found = np.asarray(values).astype(np.uint64).reshape(-1)
@@ -161,7 +188,7 @@ def _walk(values: np.ndarray, n: int, key: tuple[int, ...], backwards: bool) -> 
     return found.astype(np.int64).reshape(np.shape(values))
 
 
-def _feistel(values: np.ndarray, bits: int, upper: int, key: tuple[int, ...], backwards: bool) -> None:
+def _feistel(values: np.ndarray, bits: int, upper: int, key: RoundKeys, backwards: bool) -> None:
     """Permute ``range(upper << bits)`` in place; the low half has `bits` bits, the high one `upper` values."""
     shift, mask, size = np.uint64(bits), np.uint64((1 << bits) - 1), np.uint64(upper)
     low, high = values & mask, values >> shift
