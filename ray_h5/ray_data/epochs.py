@@ -110,7 +110,9 @@ def open_board() -> Any:
     Ray ends an actor once the handle that made it is gone, whoever else found it by its name: here
     that would be with the first of several datasets. So the process keeps it, for one session of Ray.
     """
-    session = ray.get_runtime_context().get_worker_id()
+    context = ray.get_runtime_context()
+    # A driver's own id is made of its job's, which is the same in each cluster that is started anew.
+    session = context.get_node_id() + context.get_worker_id()
     if session not in _BOARDS:
         _BOARDS.clear()
         _BOARDS[session] = ray.remote(num_cpus=0)(Board).options(name=_BOARD, get_if_exists=True).remote()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import threading
 import time
@@ -125,7 +126,7 @@ class Killer(threading.Thread):
 
     def run(self):
         while self.left and not self.stopped.wait(self.pause):
-            for process in read_workers()[:1]:
+            for process in random.sample(found := read_workers(), min(1, len(found))):
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(signal.SIGKILL)
                     self.killed.append(process.pid)

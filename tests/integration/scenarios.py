@@ -30,7 +30,8 @@ def worker_killed(folder, kills, blocks):
     """Workers are killed amid their tasks."""
     paths = kit.write_files(folder, 2, blocks // 2 * BLOCK)
     kit.start_ray({"kinds": ["slow"], "seconds": 0.03})
-    killer = kit.Killer(kills, pause=0.3)
+    # A task takes half a second: were each of its tries hit, it would fail after six, as it should.
+    killer = kit.Killer(kills, pause=1.2)
     epoch = kit.Epoch(blocks * BLOCK).consume(read(paths), at={1: killer.start})
     killer.stopped.set()
     return {**epoch.result(), "killed": len(killer.killed), **kit.finish(paths)}
@@ -87,7 +88,10 @@ def partitioned(folder, blocks):
         kit.start_ray({"kinds": ["slow"], "seconds": 0.03}, num_cpus=1, _node_ip_address=HERE)
         node = start_far_node(far, ray.get_runtime_context().gcs_address, folder)
         result = read_while_cut_off(paths, blocks)
-        node.kill()
+        # All of it: cut off, its agents wait for the head for minutes before they end.
+        for process in [*node.children(recursive=True), node]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
     return {**result, **kit.finish(paths)}
 
 

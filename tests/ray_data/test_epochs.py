@@ -1,5 +1,7 @@
 import gc
 import logging
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -253,3 +255,20 @@ def test_a_seed_that_was_drawn_is_logged(paths, caplog):
         ds = ray_h5.read_h5(paths, shuffle=True, include_row_ids=True)
     seed = int(caplog.text.partition("Shuffle(seed=")[2].partition(")")[0])
     assert ids_of(ds) == ids_of(ray_h5.read_h5(paths, shuffle=Shuffle(seed=seed), include_row_ids=True))
+
+
+ANEW = """
+import sys, ray, ray_h5
+for _ in range(2):
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ds = ray_h5.read_h5(sys.argv[1], columns=["x"], name="train")
+    ray_h5.set_epoch("train", 3)
+    assert sum(len(batch["x"]) for batch in ds.iter_batches()) == ds.count()
+    ray.shutdown()
+print("done")
+"""
+
+
+def test_names_are_known_to_a_ray_that_is_started_anew(paths):
+    child = subprocess.run([sys.executable, "-c", ANEW, paths[0]], capture_output=True, text=True, timeout=120)
+    assert child.stdout.strip().endswith("done"), child.stderr

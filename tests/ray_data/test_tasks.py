@@ -1,9 +1,10 @@
-"""What a read task says when its node lacks a file."""
+"""What a read task says when its node lacks a file; what is known without one."""
 
 import os
 import socket
 
 import pytest
+import ray
 
 import ray_h5
 from ray_h5.errors import NotFoundError
@@ -25,3 +26,11 @@ def test_a_file_missing_on_a_node_says_where_and_what_to_mount(signals):
         "local://",
     ):
         assert words in message
+
+
+def test_what_ranks_lose_is_known_without_reading(signals, monkeypatch, caplog):
+    ds = ray_h5.read_h5(signals, columns=["wide"], name="counted")
+    ds = ds.map_batches(lambda batch: batch, udf_modifying_row_count=False)
+    monkeypatch.setattr(ray.data.Dataset, "count", None)  # it would read and transform all rows
+    ray_h5.data_config().configure({"counted": ds}, 3, None, None)
+    assert "the last 2 of 50 rows do not divide among 3 workers" in caplog.text
