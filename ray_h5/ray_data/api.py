@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_RETRIES = 5
-
 ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
 
 
@@ -122,8 +120,8 @@ def read_h5(
         What a read task reserves: CPUs, and heap memory in bytes. A task decodes in as many
         threads as it has CPUs.
     ray_remote_args : dict, optional
-        Further arguments of ``ray.remote`` for the read tasks. ``max_retries`` is 5 unless it says
-        otherwise: Ray's own default is to start a task anew for ever when its worker dies.
+        Further arguments of ``ray.remote`` for the read tasks. Where they differ from those of
+        ``map_batches``, Ray runs the two in tasks of their own.
 
     Returns
     -------
@@ -166,7 +164,7 @@ def read_h5(
         local_only=is_local_only(paths),
     )
     with warnings.catch_warnings():
-        # There is no named parameter for max_retries.
+        # Not everything that it takes has a parameter of its own.
         warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
         ds = ray.data.read_datasource(
             source,
@@ -176,7 +174,7 @@ def read_h5(
             concurrency=concurrency,
             num_cpus=num_cpus,
             memory=memory,
-            ray_remote_args={"max_retries": _MAX_RETRIES, **(ray_remote_args or {})},
+            ray_remote_args=ray_remote_args,
         )
     # The dataset has a context of its own; that of the user stays as it is.
     ds.context.execution_options.preserve_order |= preserve_order

@@ -6,6 +6,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+import ray
+from ray._private.worker import global_worker
 from ray.data import DataContext, Dataset, Datasource
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
@@ -28,6 +30,13 @@ def running_dataset(context: DataContext) -> tuple[str, int]:
             return name, int(run)
         frame = frame.f_back
     return "", context._execution_idx
+
+
+def task_attempts() -> int:
+    """Return how often the task that calls this was begun before: its worker, or its node, died each time."""
+    if not ray.is_initialized():
+        return 0
+    return int(global_worker.core_worker.get_current_task_attempt_number())
 
 
 def operators(ds: Dataset) -> list[Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
@@ -17,13 +18,16 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 from ray.exceptions import RayError, RayTaskError
 
-from ray_h5.errors import NotFoundError, RayH5Error
+from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Cut, Stretch, read_block
 from ray_h5.ray_data.blocks import Output, schema_of, to_table
+from ray_h5.ray_data.internals import task_attempts
 
 _MAX_PLANS = 4
+_MAX_ATTEMPTS = 5
+"""Workers that may die with one block."""
 
 
 @dataclass(slots=True)
@@ -131,9 +135,25 @@ def _read_block(
 ) -> Iterable[pa.Table]:
     if not isinstance(plan, ReadPlan):
         plan = ray.get(plan)
+    _check_attempts(plan, stretch, block)
     with _on_this_host():
         table = to_table(plan, read_block(plan, stretch, block, limit), output)
     yield table
+
+
+def _check_attempts(plan: ReadPlan, stretch: Stretch, block: int) -> None:
+    """Give up on a block whose reading kills its worker; Ray itself would begin it anew for ever."""
+    attempts = task_attempts()
+    if attempts <= _MAX_ATTEMPTS:
+        return
+    row_ids = plan.at(stretch.positions(plan, block), stretch.epoch)
+    paths = [plan.files.path(file) for file in np.unique(plan.files.files_of(row_ids)).tolist()]
+    raise ReadFailedError(
+        f"{attempts} workers died while they read, or worked on, block {block}: {len(row_ids)} rows of "
+        f"{', '.join(paths[:5])}{' ...' if len(paths) > 5 else ''}. Either a file makes the reading crash: read it "
+        "alone, with RowReader; or the tasks need more memory than there is: make blocks smaller with block_rows=, or "
+        "reserve memory with memory=."
+    )
 
 
 @contextmanager

@@ -167,14 +167,13 @@ def spill(folder, mb):
     return {**epoch.result(), "spilled_mb": spilled_mb, **kit.finish(paths)}
 
 
-def poison(folder, max_retries):
+def poison(folder):
     """Reading one of the files kills the process that reads it, each time."""
     paths = kit.write_files(folder, 3, 4 * BLOCK)
     kit.start_ray({"kinds": ["die"], "path": paths[1]})
-    retries = {} if max_retries is None else {"ray_remote_args": {"max_retries": max_retries}}
     epoch = kit.Epoch(12 * BLOCK)
     began = time.monotonic()
-    error = caught(lambda: epoch.consume(read(paths, **retries)))
+    error = caught(lambda: epoch.consume(read(paths)))
     return {**epoch.result(), **error, "seconds": time.monotonic() - began, **kit.finish(paths)}
 
 

@@ -23,6 +23,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
+from ray_h5.planning.position import Stretch, read_block
 
 from .conftest import concatenated
 
@@ -43,11 +44,9 @@ def optimized(ds):
 
 def execute_here(ds):
     """Run the read tasks of a dataset in this process; return their tables and what reading cost."""
-    from ray_h5.planning import plan as planning
-
     source = optimized(ds).datasource
-    plan = source.plan()
-    stats = [planning.read_block(plan, block).stats for block in range(plan.num_blocks)]
+    plan, whole = source.plan(), Stretch()
+    stats = [read_block(plan, whole, block).rows.stats for block in range(whole.cut(plan).num_blocks)]
     tables = [table for task in source.get_read_tasks(1) for table in task()]
     return pa.concat_tables(tables), stats
 

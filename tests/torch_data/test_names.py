@@ -7,6 +7,9 @@ import torch
 
 from ray_h5 import torch_data
 
+# Ray Train puts another one in its place, once a trainer ran in this process.
+PRINT = print
+
 
 def defaults(function):
     parameters = inspect.signature(function).parameters.values()
@@ -101,7 +104,7 @@ def test_rank_cached_has_the_signature_of_its_document():
         "pin_host_memory": True,
         "share_memory": False,
         **CHUNK_CACHE,
-        "log_fn": print,
+        "log_fn": PRINT,
     }
     keyword_only = [name for name, each in found.items() if each.kind is each.KEYWORD_ONLY]
     assert keyword_only[0] == "mode"
