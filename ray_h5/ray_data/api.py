@@ -240,6 +240,11 @@ def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
         logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
         return drawn
     if isinstance(shuffle, FileShuffleConfig):
+        if shuffle.seed is not None and not shuffle.reseed_after_execution:
+            raise OptionError(
+                f"shuffle={shuffle}: each iteration is an epoch with an order of its own; for the same one again, give "
+                "the dataset a name= and call set_epoch(name, 0) before each iteration"
+            )
         return Shuffle("files", seed=shuffle.seed)
     if isinstance(shuffle, str):
         return Shuffle(cast("Unit", shuffle))
