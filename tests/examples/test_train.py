@@ -174,6 +174,7 @@ def name_of(process):
         return ""
 
 
+@pytest.mark.nightly
 def test_a_worker_killed_amid_an_epoch_changes_no_row(train, tmp_path):
     words = ["--epochs", 2, "--workers", 2, "--batch-size", 4, "--checkpoint-steps", 2, "--output", tmp_path / "out"]
     text, metrics, logs = train(*words, meanwhile=kill_one_at(epoch=1, step=7))
