@@ -94,7 +94,7 @@ def train_loop(config: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     half = device.type == "cuda"
     scaler = torch.amp.GradScaler(device.type, enabled=half)
-    first_epoch, position = restore(config, model, optimizer)
+    first_epoch, position = restore(config, model, optimizer, scaler)
     log(config, {"from_epoch": first_epoch, "from_rows": sum(each.rows for each in position.done) if position else 0})
     for epoch in range(first_epoch, config["epochs"]):
         began = time.perf_counter()
@@ -113,7 +113,8 @@ def train_loop(config: dict[str, Any]) -> None:
             scaler.update()
             totals += torch.stack([losses.detach().double().sum(), torch.tensor(float(len(losses)), device=device)])
             if step % config["checkpoint_steps"] == 0:
-                save({"epoch": epoch, "step": step}, model, optimizer, epoch, batches.position(), config["scale"])
+                here = {"epoch": epoch, "step": step}
+                save(here, model, optimizer, scaler, epoch, batches.position(), config["scale"])
             asked = time.perf_counter()
         seconds = time.perf_counter() - began
         loss, rows = reduced(totals)
@@ -123,7 +124,7 @@ def train_loop(config: dict[str, Any]) -> None:
         if context.get_world_rank() == 0:
             print("; ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
         position = None
-        save(metrics, model, optimizer, epoch + 1, None, config["scale"])
+        save(metrics, model, optimizer, scaler, epoch + 1, None, config["scale"])
 
 
 def validate(model: nn.Module, batch_size: int, device: torch.device) -> tuple[float, float]:
@@ -150,6 +151,7 @@ def save(
     metrics: dict[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
     epoch: int,
     position: ray_h5.Position | None,
     scale: str,
@@ -161,6 +163,7 @@ def save(
     where = {"epoch": epoch, "position": position.to_dict() if position is not None else None}
     with tempfile.TemporaryDirectory() as folder:
         weights = {"model": getattr(model, "module", model).state_dict(), "optimizer": optimizer.state_dict()}
+        weights["scaler"] = scaler.state_dict()
         torch.save(weights, Path(folder) / "weights.pt")
         (Path(folder) / "scale.json").write_text(scale)
         (Path(folder) / "where.json").write_text(json.dumps(where))
@@ -168,7 +171,7 @@ def save(
 
 
 def restore(
-    config: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+    config: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> tuple[int, ray_h5.Position | None]:
     """Go on from this run's last checkpoint, or from the one it was told to resume."""
     checkpoint = ray.train.get_checkpoint()
@@ -181,6 +184,8 @@ def restore(
         where = json.loads((Path(folder) / "where.json").read_text())
     getattr(model, "module", model).load_state_dict(weights["model"])
     optimizer.load_state_dict(weights["optimizer"])
+    if weights["scaler"] and scaler.is_enabled():
+        scaler.load_state_dict(weights["scaler"])
     position = ray_h5.Position.from_dict(where["position"]) if where["position"] else None
     return where["epoch"], position
 
