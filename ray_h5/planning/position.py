@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -272,8 +272,3 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
     if stretch.cut(plan).num_rows < 0:
         raise PositionError(f"the position {position} has more rows done than the {plan.num_positions} there are")
     return stretch
-
-
-def advance(position: Position, rows: int) -> Position:
-    """Return the position after each rank has done `rows` rows in all since this run began."""
-    return replace(position, rows=rows)

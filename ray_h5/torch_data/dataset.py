@@ -207,7 +207,8 @@ class H5Dataset(Dataset[Any]):
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
-        selection = select(self._index, self._index.columns, predicate)
+        # As in Ray, a predicate sees what is delivered.
+        selection = select(self._index, {spec.name: spec for spec in self._specs}, predicate)
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
         return selection

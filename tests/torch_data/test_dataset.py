@@ -1,5 +1,6 @@
 import pickle
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -179,3 +180,14 @@ def test_folds_are_those_of_planning_and_never_part_a_patient(files):
         assert len(inside) + len(outside) == 60
         seen += outside.row_ids(np.arange(len(outside))).tolist()
     assert sorted(seen) == list(range(60))
+
+
+def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["epoch"] = np.array([9.5, 10.5, 10.9, 11.5], "f4")
+        file["x"] = np.arange(4.0)
+    options = {"columns": ["epoch", "x"], "predicate": where(epoch=10), "dtypes": {"epoch": "u1"}}
+    dataset = H5Dataset(path, **options)
+    assert [sample.x.item() for sample in dataset] == [1, 2]
+    assert dataset.row_ids(range(len(dataset))).tolist() == plan_files([path], **options)[1].selection.tolist()
