@@ -19,19 +19,18 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import h5py
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.torch_baselines import lazy_loader, plain_loader
+from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
@@ -92,12 +91,12 @@ def _against_plain(workload: Workload, workers: int, turns: int) -> list[Result]
         "loader": (loader(files, _BATCH_SIZE, columns=fields, threads=workers or None), 10),
     }
     for each, _ in ours.values():
-        _verify(workload, each)
+        verify_rows(workload.paths, _COLUMNS, each)
     theirs = plain_loader(workload.paths, _COLUMNS, batch_size=_BATCH_SIZE, num_workers=workers, shuffle=True)
     contestants: dict[str, Callable[[], object]] = {
-        name: partial(_count, each, workload.rows) for name, (each, _) in ours.items()
+        name: partial(count_rows, each, workload.rows) for name, (each, _) in ours.items()
     }
-    contestants["plain_loader"] = partial(_count, theirs, workload.rows)
+    contestants["plain_loader"] = partial(count_rows, theirs, workload.rows)
     # Each worker of ours has its own cache, and gets other samples in each epoch: the first epochs fill it.
     seconds = run_turns(contestants, turns, warmups=4 if workers else 1)
     return [
@@ -118,7 +117,7 @@ def _against_lazy(workload: Workload, workers: int, turns: int) -> Result:
         persistent_workers=workers > 0,
     )
     theirs = lazy_loader(path, "fhr_st", "target", batch_size=_BATCH_SIZE, num_workers=workers, shuffle=True)
-    contestants = {OURS: partial(_count, ours, rows), "lazy_loader": partial(_count, theirs, rows)}
+    contestants = {OURS: partial(count_rows, ours, rows), "lazy_loader": partial(count_rows, theirs, rows)}
     contest = Contest("loader", f"lazy, {workers} workers", run_turns(contestants, turns))
     return contest.against("lazy_loader", amount=rows, unit="rows/s", goal=1.3)
 
@@ -131,7 +130,7 @@ def _rank_cached(workload: Workload, turns: int) -> list[Result]:
         dataset = make()
         batched = DataLoader(dataset, batch_size=_BATCH_SIZE, shuffle=True)
         one_by_one = DataLoader(_PerItem(dataset), batch_size=_BATCH_SIZE, shuffle=True)
-        contestants = {OURS: partial(_count, batched, rows), "per item": partial(_count, one_by_one, rows)}
+        contestants = {OURS: partial(count_rows, batched, rows), "per item": partial(count_rows, one_by_one, rows)}
         epoch = run_turns(contestants, turns)
     peaks = {OURS: [_peak_ratio(path) for _ in range(3)]}
     return [
@@ -207,26 +206,3 @@ def _free_port() -> int:
 
 def _silent(said: str) -> None:
     """Say nothing."""
-
-
-def _count(batches: Iterable[Any], rows: int) -> None:
-    """Take all batches; a contestant that loses rows must not win by it."""
-    counted = sum(len(next(iter(b.values())) if isinstance(b, Mapping) else b[0]) for b in batches)
-    if counted != rows:
-        raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
-
-
-def _verify(workload: Workload, batches: Iterable[dict[str, torch.Tensor]]) -> None:
-    """Compare the checksums of all rows, in any order, with those of h5py's rows."""
-    found = [check for batch in batches for check in _checksums({k: v.numpy() for k, v in batch.items()})]
-    expected: list[int] = []
-    for path in workload.paths:
-        with h5py.File(path, "r") as file:
-            expected += _checksums({name: file[name][:] for name in _COLUMNS})
-    if sorted(found) != sorted(expected):
-        raise RuntimeError("an epoch of ours does not deliver each row once with the bytes that h5py reads")
-
-
-def _checksums(columns: dict[str, np.ndarray[Any, Any]]) -> list[int]:
-    rows = zip(*(np.ascontiguousarray(columns[name]) for name in _COLUMNS), strict=True)
-    return [zlib.crc32(b"".join(part.tobytes() for part in row)) for row in rows]

@@ -7,21 +7,19 @@ object store whose memory has been touched before, since the first touch costs m
 
 from __future__ import annotations
 
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import h5py
-import numpy as np
 import ray
 import ray.data
 
 import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.ray_baselines import ray_naive, ray_parquet, write_parquet
-from ray_h5.bench.session import count_rows, ray_session
+from ray_h5.bench.session import ray_session
 from ray_h5.bench.torch_baselines import plain_loader
+from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, cached_folder, make_workload
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def bench_ray(options: BenchOptions) -> list[Result]:
             partial(write_parquet, workload.paths, _COLUMNS),
         )
         ours = _read_ours(workload)
-        _verify(workload, _batches(ours))
+        verify_rows(workload.paths, _COLUMNS, _batches(ours))
         datasets = {
             OURS: ours,
             "ray_naive": ray_naive(workload.paths, _COLUMNS),
@@ -94,19 +92,3 @@ def _first_batch(workload: Workload) -> object:
     batches = iter(_batches(_read_ours(workload)))
     # Returned with the batch, so that what is still running is ended outside the timed part.
     return next(batches), batches
-
-
-def _verify(workload: Workload, batches: Iterable[dict[str, Any]]) -> None:
-    """Compare the checksums of all rows, in any order, with those of h5py's rows."""
-    found = [check for batch in batches for check in _checksums({k: v.numpy() for k, v in batch.items()})]
-    expected: list[int] = []
-    for path in workload.paths:
-        with h5py.File(path, "r") as file:
-            expected += _checksums({name: file[name][:] for name in _COLUMNS})
-    if sorted(found) != sorted(expected):
-        raise RuntimeError("an epoch of ours does not deliver each row once with the bytes that h5py reads")
-
-
-def _checksums(columns: dict[str, np.ndarray[Any, Any]]) -> list[int]:
-    rows = zip(*(np.ascontiguousarray(columns[name]) for name in _COLUMNS), strict=True)
-    return [zlib.crc32(b"".join(part.tobytes() for part in row)) for row in rows]

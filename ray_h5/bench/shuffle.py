@@ -9,7 +9,8 @@ import ray.data
 
 import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.bench.session import count_rows, ray_session
+from ray_h5.bench.session import ray_session
+from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import make_workload
 
 if TYPE_CHECKING:

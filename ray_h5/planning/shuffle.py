@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -67,6 +67,25 @@ class Shuffle:
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
         if rows is not None:
             object.__setattr__(self, "window_rows", int(rows))
+
+
+def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Shuffle | None:
+    """Return what a user means by an argument `shuffle`: True and the name of a unit go with `seed`.
+
+    Raises
+    ------
+    OptionError
+        If it means nothing.
+    """
+    if shuffle is None or shuffle is False:
+        return None
+    if isinstance(shuffle, Shuffle):
+        return shuffle
+    if shuffle is True:
+        return Shuffle(seed=seed)
+    if isinstance(shuffle, str):
+        return Shuffle(cast("Unit", shuffle), seed)
+    raise OptionError(f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle")
 
 
 class RoundKeys(tuple[int, ...]):

@@ -12,6 +12,7 @@ import ray.data
 from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
+from ray_h5.planning import shuffle as shuffling
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.index import build_index as build
@@ -19,7 +20,7 @@ from ray_h5.planning.lookup import Lookup, in_threads
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only
 from ray_h5.planning.plan import Tail
 from ray_h5.planning.predicate import check_names
-from ray_h5.planning.shuffle import Shuffle, Unit
+from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.tasks import in_tasks
@@ -231,26 +232,22 @@ def build_index(
 
 def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
     """Return what `read_h5` means by its argument."""
-    if shuffle is None or shuffle is False:
-        return None
-    if isinstance(shuffle, Shuffle):
-        return shuffle
-    if shuffle is True:
-        drawn = Shuffle(seed=None)
-        logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
-        return drawn
     if isinstance(shuffle, FileShuffleConfig):
-        if shuffle.seed is not None and not shuffle.reseed_after_execution:
-            raise OptionError(
-                f"shuffle={shuffle}: each iteration is an epoch with an order of its own; for the same one again, give "
-                "the dataset a name= and call set_epoch(name, 0) before each iteration"
-            )
-        return Shuffle("files", seed=shuffle.seed)
-    if isinstance(shuffle, str):
-        return Shuffle(cast("Unit", shuffle))
-    raise OptionError(
-        f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files', a ray_h5.Shuffle or a FileShuffleConfig"
-    )
+        return _as_file_shuffle(shuffle)
+    if shuffle is not True:
+        return shuffling.as_shuffle(shuffle)
+    drawn = Shuffle(seed=None)
+    logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
+    return drawn
+
+
+def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
+    if config.seed is not None and not config.reseed_after_execution:
+        raise OptionError(
+            f"shuffle={config}: each iteration is an epoch with an order of its own; for the same one again, give "
+            "the dataset a name= and call set_epoch(name, 0) before each iteration"
+        )
+    return Shuffle("files", seed=config.seed)
 
 
 def _tail(rule: str, rows: int | None) -> Tail | None:

@@ -8,29 +8,10 @@ from typing import cast
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.order import Order
-from ray_h5.planning.shuffle import Shuffle, Unit
+from ray_h5.planning.shuffle import Shuffle, as_shuffle
 
 ShuffleLike = bool | str | Shuffle | None
 """What a user may say of shuffling."""
-
-
-def shuffle_of(shuffle: ShuffleLike, seed: int = 0) -> Shuffle | None:
-    """Return the `Shuffle` that a user's words stand for, or None for none.
-
-    Raises
-    ------
-    OptionError
-        If they stand for nothing.
-    """
-    if shuffle is None or shuffle is False:
-        return None
-    if isinstance(shuffle, Shuffle):
-        return shuffle
-    if shuffle is True:
-        return Shuffle(seed=seed)
-    if isinstance(shuffle, str):
-        return Shuffle(cast("Unit", shuffle), seed)
-    raise OptionError(f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle")
 
 
 def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int = 0) -> Order:
@@ -39,7 +20,7 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int = 0) -> Order:
     An `H5Dataset` knows its files and chunks, and has the order that Ray has. Of anything else only
     the length is known; it is drawn by sample.
     """
-    wanted = shuffle_of(shuffle, seed)
+    wanted = as_shuffle(shuffle, seed)
     if hasattr(dataset, "epoch_order"):
         return cast("Order", dataset.epoch_order(wanted))
     if wanted is not None and wanted.unit not in ("auto", "rows"):

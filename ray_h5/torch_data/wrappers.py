@@ -6,6 +6,7 @@ import contextlib
 import copy
 import random
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from functools import reduce
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data import Dataset, get_worker_info
 from ray_h5.errors import OptionError
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data.samples import Pair, check_index, check_indices
-from ray_h5.transforms import GaussianNoise, SpecAugment
+from ray_h5.transforms import GaussianNoise, Moments, SpecAugment
 
 _EPSILON = 1e-8
 
@@ -67,18 +68,12 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
         statistics_from : iterable of int
             The samples whose inputs give mean and standard deviation, over all their values.
         """
-        count, mean, squares = 0, 0.0, 0.0
-        for index in statistics_from:
-            values = torch.as_tensor(base_dataset[index][0]).to(torch.float64)
-            # Chan, Golub & LeVeque 1983: moments of parts, joined without losing digits.
-            delta = float(values.mean()) - mean
-            total = count + values.numel()
-            squares += float(((values - values.mean()) ** 2).sum()) + delta**2 * count * values.numel() / total
-            mean += delta * values.numel() / total
-            count = total
-        if count == 0:
+        inputs = (torch.as_tensor(base_dataset[index][0]).to(torch.float64).numpy() for index in statistics_from)
+        parts = [Moments.of(values[None]) for values in inputs]
+        if not parts:
             raise OptionError("statistics_from: expected at least one sample")
-        return cls(base_dataset, indices, mean, (squares / count) ** 0.5)
+        moments = reduce(Moments.merge, parts)
+        return cls(base_dataset, indices, moments.mean.item(), moments.std().item())
 
     def __len__(self) -> int:
         return len(self.indices)
