@@ -110,16 +110,21 @@ class H5pyColumn:
     guard: Callable[[np.ndarray, Worker, h5py.Dataset], None] | None = None
 
     def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+        """Return the work that fills ``out[request.places]`` with ``request.rows``.
+
+        One job: libhdf5 has one lock, so a second thread would win no time, and it would keep memory of its own
+        for chunks (each thread's arena of the C library does).
+        """
         dataset = library.dataset(self.layout.name)
-        chunk_rows = self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
-        spans = library_spans(request.rows, chunk_rows, self.layout.row_bytes)
-        return [
-            partial(self._read, dataset, request.select(slice(start, stop)), out)
-            for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
-        ]
+        return [partial(self._read, dataset, request, out)] if len(request.rows) else []
 
     def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
+        chunk_rows = self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
+        spans = library_spans(request.rows, chunk_rows, self.layout.row_bytes)
+        for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True):
+            self._read_span(dataset, request.select(slice(start, stop)), out, worker)
+
+    def _read_span(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
         if self.guard is not None:
             self.guard(request.rows, worker, dataset)
         low, high = int(request.rows[0]), int(request.rows[-1]) + 1
