@@ -16,7 +16,7 @@ from ray_h5.planning import shuffle as shuffling
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.index import build_index as build
-from ray_h5.planning.lookup import Lookup, in_threads
+from ray_h5.planning.lookup import Lookup, read_ahead
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only
 from ray_h5.planning.plan import Tail
 from ray_h5.planning.predicate import check_names
@@ -220,7 +220,7 @@ def build_index(
     """
     scope = Scope(group, tuple(os.fspath(root) for root in allow_external))
     folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
-    spread = in_threads if is_local_only(paths) else in_tasks
+    spread = read_ahead if is_local_only(paths) else in_tasks
     files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)
     index = build(files, _names(columns), Lookup(scope, folder, spread))
     if predicate_columns:

@@ -20,7 +20,7 @@ from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import build_index
-from ray_h5.planning.lookup import Lookup, in_threads
+from ray_h5.planning.lookup import Lookup, read_ahead
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
@@ -102,7 +102,7 @@ class H5Datasource(Datasource):
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
         scope = Scope(group, tuple(allow_external), threads)
-        self._index = build_index(paths, columns, Lookup(scope, index_dir, in_threads if local_only else in_tasks))
+        self._index = build_index(paths, columns, Lookup(scope, index_dir, read_ahead if local_only else in_tasks))
         self._columns = cast_columns(self._index.columns, dtypes or {})
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, tail)
         self._output = Output((*self._columns, *self._added))
