@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.hdf5.buffers import empty
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_probability
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
@@ -119,7 +120,7 @@ class GaussianNoise(Augmentation):
     def _add_to_array(self, array: np.ndarray[Any, Any], states: Any, chosen: Any) -> np.ndarray[Any, Any]:
         size = math.prod(array.shape[1:])
         rows = array.reshape(len(array), size)
-        out = np.empty(rows.shape, dtype=array.dtype)
+        out = empty(rows.shape, array.dtype)
         pools = _scaled_pools(self.std, "float64" if array.dtype == np.float64 else "float32")
         places = _places(states, chosen, size)
         left, right = (sliding_window_view(pool, _width(size)) for pool in pools)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
+from ray_h5.hdf5.buffers import empty
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_probability
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
@@ -150,7 +151,8 @@ def _fill_array(
         fill = array.mean(axis=tuple(range(1, array.ndim)), dtype=np.float64).astype(array.dtype)
     # Bits, and then or: with the copy in the same pass, half of what a copy and a masked write cost.
     bits = np.dtype(f"u{array.dtype.itemsize}")
-    out = array.view(bits) & _along(np.where(times, 0, ~bits.type(0)), axes[0], array.ndim)
+    out = empty(array.shape, bits)
+    np.bitwise_and(array.view(bits), _along(np.where(times, 0, ~bits.type(0)), axes[0], array.ndim), out=out)
     if fill.view(bits).any():
         out |= _along(np.where(times, fill.view(bits)[:, None], bits.type(0)), axes[0], array.ndim)
     out = out.view(array.dtype)
