@@ -187,8 +187,7 @@ def _moments(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Moments:
             np.copyto(deviations, batch[row : row + rows])
             deviations -= shift
             total += _sum(deviations, axes)
-            np.multiply(deviations, deviations, out=deviations)
-            squares += _sum(deviations, axes)
+            squares += _sum_of_squares(deviations, axes)
         count = batch.size // shift.size
         m2 = np.maximum(squares - total * (total / count), 0)
     return Moments(np.full(shift.shape, count, np.int64), shift + total / count, m2, axes)
@@ -199,14 +198,43 @@ def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, 
 
     Measured: BLAS takes half the time of numpy's sum over the last axis, and a third of it over the first.
     """
+    kept, inner = _split(block, axes)
+    if inner > 1:
+        return _sum_rest(block, kept, block.reshape(-1, inner) @ np.ones(inner), axes)
+    return _over_rows(block, axes)
+
+
+def _sum_of_squares(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return ``np.square(block).sum(axes, keepdims=True)[0]``; what is in `block` is lost.
+
+    Measured: a product of each stretch with itself takes two thirds of the time of squares that are then added.
+    """
+    kept, inner = _split(block, axes)
+    if inner > 1:
+        stretches = block.reshape(-1, 1, inner)
+        return _sum_rest(block, kept, np.matmul(stretches, stretches.transpose(0, 2, 1)).reshape(-1), axes)
+    np.multiply(block, block, out=block)
+    return _over_rows(block, axes)
+
+
+def _split(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> tuple[int, int]:
+    """Return how many axes come before those at the end that are reduced, and how many values these have."""
     kept = block.ndim
     while kept - 1 in axes:
         kept -= 1
-    inner = math.prod(block.shape[kept:])
-    if inner > 1:
-        sums = (block.reshape(-1, inner) @ np.ones(inner)).reshape(*block.shape[:kept], *[1] * (block.ndim - kept))
-    else:
-        sums = (np.ones(len(block)) @ block.reshape(len(block), -1)).reshape(1, *block.shape[1:])
+    return kept, math.prod(block.shape[kept:])
+
+
+def _sum_rest(
+    block: np.ndarray[Any, Any], kept: int, sums: np.ndarray[Any, Any], axes: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    shaped = sums.reshape(*block.shape[:kept], *[1] * (block.ndim - kept))
+    rest: np.ndarray[Any, Any] = shaped.sum(axis=axes, keepdims=True)[0]
+    return rest
+
+
+def _over_rows(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    sums = (np.ones(len(block)) @ block.reshape(len(block), -1)).reshape(1, *block.shape[1:])
     rest: np.ndarray[Any, Any] = sums.sum(axis=axes, keepdims=True)[0]
     return rest
 
