@@ -48,13 +48,23 @@ def describe_column(
         found = "an empty (null) dataspace" if dataset.shape is None else "a single value"
         raise UnsupportedColumnError(f"{where} has {found}; a column needs a first axis of rows")
     try:
-        element, array_shape = split_array(dataset.dtype)
+        dtype = dataset.dtype
+        element, array_shape = split_array(dtype)
     except TypeError as exc:
         raise UnsupportedColumnError(f"{where} has a type that numpy lacks: {exc}") from exc
     kind = kind_of(element, where)
-    pipeline = _pipeline(dataset)
-    storage = _storage(dataset)
-    direct = at_home and _is_direct(dataset, kind, storage, pipeline)
+    # h5py makes these anew each time they are asked for; a folder of files has many columns.
+    made, user_block = dataset.id.get_create_plist(), int(dataset.file.userblock_size)
+    pipeline = _pipeline(made)
+    storage = _storage(dataset, made)
+    lists_its_chunks = _lists_its_chunks(dataset)
+    direct = (
+        at_home
+        # Offsets under a user block differ between versions of libhdf5.
+        and not user_block
+        and _as_numpy_has_it(dataset, dtype, kind)
+        and _is_direct(dataset, storage, pipeline, lists_its_chunks)
+    )
     if not direct:
         _check_codecs(pipeline, where)
     return ColumnLayout(
@@ -66,10 +76,10 @@ def describe_column(
         chunk_shape=dataset.chunks,
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
-        fill=_fill(dataset) if direct else None,
+        fill=_fill(dataset, made, dtype) if direct else None,
         element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
-        lists_its_chunks=_lists_its_chunks(dataset),
-        user_block=int(dataset.file.userblock_size),
+        lists_its_chunks=lists_its_chunks,
+        user_block=user_block,
         item_bytes=_item_bytes(dataset, element),
         sources=sources,
         direct=direct,
@@ -84,44 +94,42 @@ def _item_bytes(dataset: h5py.Dataset, element: np.dtype) -> int:
     return 0 if element.hasobject else int(dataset.id.get_type().get_size())
 
 
-def _fill(dataset: h5py.Dataset) -> np.ndarray:
-    dtype = plain_dtype(dataset.dtype)
-    if dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+def _fill(dataset: h5py.Dataset, made: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:
+    if made.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
         # libhdf5 then leaves what was never written as it is in the caller's buffer: h5py's is zero.
-        return np.zeros((), dtype)
-    return np.asarray(dataset.fillvalue, dtype=dtype)
+        return np.zeros((), plain_dtype(dtype))
+    return np.asarray(dataset.fillvalue, dtype=plain_dtype(dtype))
 
 
-def _storage(dataset: h5py.Dataset) -> Storage:
+def _storage(dataset: h5py.Dataset, made: h5py.h5p.PropDCID) -> Storage:
     if dataset.is_virtual:
         return "virtual"
     if dataset.external:
         return "external"
     layouts = {h5py.h5d.CHUNKED: "chunked", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.COMPACT: "compact"}
-    return cast("Storage", layouts[dataset.id.get_create_plist().get_layout()])
+    return cast("Storage", layouts[made.get_layout()])
 
 
-def _pipeline(dataset: h5py.Dataset) -> FilterPipeline:
-    plist = dataset.id.get_create_plist()
+def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
     steps = []
-    for i in range(plist.get_nfilters()):
-        filter_id, _, client_data, name = plist.get_filter(i)
+    for i in range(made.get_nfilters()):
+        filter_id, _, client_data, name = made.get_filter(i)
         shown = _FILTER_NAMES.get(filter_id) or name.decode("ascii", "replace") or f"filter {filter_id}"
         steps.append(FilterStep(filter_id, shown, tuple(int(v) for v in client_data)))
     return FilterPipeline(tuple(steps))
 
 
-def _is_direct(dataset: h5py.Dataset, kind: Kind, storage: Storage, pipeline: FilterPipeline) -> bool:
-    # Offsets under a user block differ between versions of libhdf5.
-    if kind not in {"number", "bool"} or dataset.dtype.subdtype or dataset.file.userblock_size:
+def _as_numpy_has_it(dataset: h5py.Dataset, dtype: np.dtype, kind: Kind) -> bool:
+    if kind not in {"number", "bool"} or dtype.subdtype:
         return False
-    stored_as_numpy_has_it = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
-    if not stored_as_numpy_has_it:
-        return False
+    return bool(dataset.id.get_type().equal(h5py.h5t.py_create(dtype, logical=True)))
+
+
+def _is_direct(dataset: h5py.Dataset, storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
     if storage == "contiguous":
         # No offset: nothing was ever written, all rows are the fill value.
         return dataset.id.get_offset() is not None
-    return storage == "chunked" and decodes(pipeline) and _lists_its_chunks(dataset)
+    return storage == "chunked" and decodes(pipeline) and lists_its_chunks
 
 
 def _lists_its_chunks(dataset: h5py.Dataset) -> bool:
