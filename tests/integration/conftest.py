@@ -23,11 +23,14 @@ def folder():
 
 @pytest.fixture
 def play(folder, capsys):
-    """Run a scenario in a process of its own; return what it found, and how long it took."""
+    """Run a scenario in a process of its own, or as a job on `nodes` nodes; return what it found."""
 
-    def run(name, *, limit_s, prefix=(), **arguments):
+    def run(name, *, limit_s, prefix=(), nodes=0, **arguments):
         began = time.monotonic()
-        command = [*prefix, sys.executable, "-m", "tests.integration.scenarios", name, json.dumps(arguments), folder]
+        command = [*prefix, sys.executable]
+        if nodes:
+            command += ["cluster/local.py", "--nodes", str(nodes), "--object-store-mb", "100", "--"]
+        command += ["-m", "tests.integration.scenarios", name, json.dumps(arguments), folder]
         result = last_line(start(command), limit_s)
         with capsys.disabled():
             print(f"\n{name} {json.dumps(arguments)}: {time.monotonic() - began:.0f} s ", end="")

@@ -92,6 +92,14 @@ def start_ray(faults=None, **options):
     quiet()
 
 
+def join_ray():
+    """Join the cluster that `cluster/local.py` has started for this job."""
+    import ray
+
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    quiet()
+
+
 def quiet():
     import ray
 
@@ -105,10 +113,17 @@ def inject(faults):
     os.environ["PYTHONPATH"] = os.pathsep.join([FAULTY, os.environ.get("PYTHONPATH", "")])
 
 
+def processes():
+    """Return the processes below this one; for a job of `cluster/local.py`, all of that cluster."""
+    me = psutil.Process()
+    above = [each for each in me.parents() if any(word.endswith("cluster/local.py") for word in each.cmdline())]
+    return (above or [me])[-1].children(recursive=True)
+
+
 def read_workers():
-    """Return the processes below this one that run a read task now."""
+    """Return those of `processes` that run a read task now."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in processes():
         with contextlib.suppress(psutil.Error):
             if process.cmdline()[0].startswith("ray::ReadH5"):
                 found.append(process)

@@ -266,9 +266,9 @@ def driver_loop(folder):
 
 
 def soak(folder, epochs, kill_every):
-    """Many epochs, a worker killed now and then; descriptors and memory are watched."""
+    """Many epochs on a cluster of several nodes, a worker killed now and then; descriptors and memory are watched."""
     paths = kit.write_files(folder, 2, 8 * BLOCK)
-    kit.start_ray()
+    kit.join_ray()
     ds = read(paths)
     killed, samples, bad = 0, [], []
     for i in range(epochs):
@@ -285,17 +285,25 @@ def soak(folder, epochs, kill_every):
 
 
 def usage():
-    """Return open descriptors and private memory of this process, and those of its workers in all."""
+    """Return descriptors and memory of this process, and what the processes of the cluster have in all."""
     me = psutil.Process()
     memory = me.memory_info()
-    below = me.children(recursive=True)
+    below = kit.processes()
     return {
         "descriptors": me.num_fds(),
         "private_mb": (memory.rss - memory.shared) >> 20,
         "shared_mb": memory.shared >> 20,
         "processes": len(below),
+        "cluster_mb": sum(map(private_bytes, below)) >> 20,
         "read_descriptors": max((sum(f.path.endswith(".h5") for f in files_of(each)) for each in below), default=0),
     }
+
+
+def private_bytes(process):
+    with contextlib.suppress(psutil.Error):
+        memory = process.memory_info()
+        return memory.rss - memory.shared
+    return 0
 
 
 def files_of(process):

@@ -113,13 +113,13 @@ def test_ctrl_c_leaves_no_process(folder, capsys):
     [pytest.param(12, 4, id="short"), pytest.param(200, 10, id="200", marks=pytest.mark.nightly)],
 )
 def test_soak(play, capsys, epochs, kill_every):
-    result = play("soak", limit_s=40 + 10 * epochs, epochs=epochs, kill_every=kill_every)
+    result = play("soak", limit_s=100 + 10 * epochs, nodes=2, epochs=epochs, kill_every=kill_every)
     with capsys.disabled():
         print("\n" + "\n".join(map(str, result["samples"])))
     assert result["bad"] == []
     assert result["killed"] > 0
     settled = result["samples"][len(result["samples"]) // 4 :]
-    for what, allowed in {"descriptors": 20, "read_descriptors": 4, "private_mb": 150, "processes": 4}.items():
+    for what, allowed in {"descriptors": 20, "read_descriptors": 4, "private_mb": 150, "cluster_mb": 600, "processes": 8}.items():
         assert settled[-1][what] <= settled[0][what] + allowed, what
 
 
