@@ -119,7 +119,8 @@ def test_soak(play, capsys, epochs, kill_every):
     assert result["bad"] == []
     assert result["killed"] > 0
     settled = result["samples"][len(result["samples"]) // 4 :]
-    for what, allowed in {"descriptors": 20, "read_descriptors": 4, "private_mb": 150, "cluster_mb": 600, "processes": 8}.items():
+    grown = {"descriptors": 20, "read_descriptors": 4, "private_mb": 150, "cluster_mb": 600, "processes": 8}
+    for what, allowed in grown.items():
         assert settled[-1][what] <= settled[0][what] + allowed, what
 
 
