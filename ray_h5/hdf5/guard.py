@@ -13,12 +13,13 @@ from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.columns import Worker
 from ray_h5.hdf5.gather import group_by_chunk
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.packed import wrong_nbit, wrong_scaleoffset
 from ray_h5.hdf5.source import ByteSource
 from ray_h5.hdf5.steps import Shuffle
 
-_DEFLATE, _SHUFFLE, _FLETCHER32, _SCALEOFFSET = 1, 2, 3, 6
-_INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32, _SCALEOFFSET})
-_SCALEOFFSET_HEADER_BYTES = 21
+_DEFLATE, _SHUFFLE, _FLETCHER32, _NBIT, _SCALEOFFSET = 1, 2, 3, 5, 6
+_PACKED = frozenset({_NBIT, _SCALEOFFSET})
+_INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32}) | _PACKED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +84,7 @@ class ChunkGuard:
     @property
     def _inflates(self) -> bool:
         ids = [step.id for step in self.layout.pipeline.steps]
-        return bool({_DEFLATE, _SCALEOFFSET} & set(ids)) and set(ids) <= _INFLATED and _SCALEOFFSET not in ids[1:]
+        return bool({_DEFLATE, *_PACKED} & set(ids)) and set(ids) <= _INFLATED and not _PACKED & set(ids[1:])
 
     def _wrong_size(self, size: int, mask: int) -> str | None:
         """Say what is wrong with the stored size of a chunk, if its pipeline tells which it must be."""
@@ -114,7 +115,9 @@ class ChunkGuard:
             if mask >> i & 1:
                 continue
             if step.id == _SCALEOFFSET:
-                return self._wrong_bits(data)
+                return wrong_scaleoffset(data, self.layout.chunk_bytes, self.layout.item_bytes)
+            if step.id == _NBIT:
+                return wrong_nbit(data, step.client_data, self.layout.chunk_bytes)
             if step.id == _FLETCHER32:
                 data = data[:-4]  # libhdf5 looks at the sum
             elif step.id == _SHUFFLE:
@@ -131,18 +134,6 @@ class ChunkGuard:
         if len(data) != self.layout.chunk_bytes:
             return f"expected {self.layout.chunk_bytes} decoded bytes, found {len(data)}"
         return None
-
-    def _wrong_bits(self, data: bytes) -> str | None:
-        """Compare what scaleoffset says of itself, bits a value, with how much it has stored.
-
-        It reads on behind the end of a chunk that is too short.
-        """
-        item_bytes = self.layout.item_bytes
-        bits = int.from_bytes(data[:4], "little")
-        if len(data) < _SCALEOFFSET_HEADER_BYTES or bits > 8 * item_bytes:
-            return f"expected a scaleoffset header of at most {8 * item_bytes} bits a value, found {data[:4]!r}"
-        least = _SCALEOFFSET_HEADER_BYTES + -(-self.layout.chunk_bytes // item_bytes * bits // 8)
-        return None if len(data) >= least else f"expected {least} bytes of scaleoffset, found {len(data)}"
 
 
 def _through_libhdf5(dataset: h5py.Dataset, corner: tuple[int, ...]) -> np.ndarray:

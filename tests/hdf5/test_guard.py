@@ -167,3 +167,90 @@ def test_a_checksum_behind_a_pipeline_that_goes_on(tmp_path):
     reader = RowReader(tmp_path / "a.h5")
     assert_same(reader.read(["x"])["x"], DATA)
     assert reader.stats.h5py_reads == 1
+
+
+def bits(type_id, precision, offset=0):
+    type_id = type_id.copy()
+    type_id.set_precision(precision)
+    type_id.set_offset(offset)
+    return type_id
+
+
+def compound(size, **members):
+    made = h5py.h5t.create(h5py.h5t.COMPOUND, size)
+    for name, (offset, type_id) in members.items():
+        made.insert(name.encode(), offset, type_id)
+    return made
+
+
+TWENTY, THIRTEEN = bits(h5py.h5t.STD_I32LE, 20), bits(h5py.h5t.STD_U16BE, 13, 2)
+THREE_LETTERS = h5py.h5t.C_S1.copy()
+THREE_LETTERS.set_size(3)
+NBIT = {  # the type, and the bits that are kept of a value
+    "20 bits": (TWENTY, 20),
+    "all bits": (h5py.h5t.STD_I32LE, 32),
+    "compound": (compound(16, a=(0, TWENTY), b=(6, THIRTEEN), c=(9, THREE_LETTERS)), 20 + 13 + 24),
+    "compound of an array": (compound(14, a=(0, h5py.h5t.array_create(TWENTY, (3,)))), 60),
+}
+
+
+def nbit_file(path, type_id, *, deflated=False):
+    """Write a chunk of 5 x 7 zeros, of two; return the parameters of nbit and what was stored."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((5, 7))
+    plist.set_filter(5, 0, ())
+    if deflated:
+        plist.set_deflate(4)
+    with h5py.File(path, "w") as file:
+        dataset = dataset_with(file, "x", (10, 7), plist, type_id)
+        dataset[:5] = np.zeros((5, 7), dataset.dtype)
+        _, stored = dataset.id.read_direct_chunk((0, 0))
+        return dataset.id.get_create_plist().get_filter(0)[2], stored
+
+
+@pytest.mark.parametrize("name", NBIT)
+def test_nbit_that_is_whole_and_that_is_cut(tmp_path, name):
+    path, (type_id, kept) = tmp_path / "a.h5", NBIT[name]
+    _, stored = nbit_file(path, type_id)
+    # As text: what lies between the members of a compound is nobody's.
+    assert str(RowReader(path).read(["x"], slice(5))["x"]) == str(by_h5py(path, "x", slice(5)))
+    least = -(-35 * kept // 8)
+    with h5py.File(path, "r+") as file:
+        file["x"].id.write_direct_chunk((5, 0), stored[: least - 1])
+    with pytest.raises(
+        CorruptChunkError, match=rf"chunk 1 \(rows 5 to 9.*: expected {least} bytes of nbit, found {least - 1}"
+    ):
+        RowReader(path).read(["x"])
+
+
+def test_nbit_that_was_deflated_too(tmp_path):
+    path = tmp_path / "a.h5"
+    _, stored = nbit_file(path, TWENTY, deflated=True)
+    with h5py.File(path, "r+") as file:
+        file["x"].id.write_direct_chunk((5, 0), zlib.compress(zlib.decompress(stored)[:-1]))
+    with pytest.raises(CorruptChunkError, match="expected 88 bytes of nbit, found 87"):
+        RowReader(path).read(["x"])
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "message"),
+    [
+        (2, 36, "expected nbit of 140 bytes, found it of 36 values of 4 bytes"),
+        (3, 9, "cannot be undone"),
+        (3, 3, "cannot be undone"),
+        (6, 33, "cannot be undone"),
+    ],
+)
+def test_parameters_of_nbit_that_are_damaged(tmp_path, number, value, message):
+    path = tmp_path / "a.h5"
+    parameters, _ = nbit_file(path, TWENTY)
+    as_stored = np.array(parameters, "<u4").tobytes()
+    overwrite(path, path.read_bytes().index(as_stored) + 4 * number, value.to_bytes(4, "little"))
+    with pytest.raises(CorruptChunkError, match=message):
+        RowReader(path).read(["x"])
+
+
+def test_types_of_nbit_without_end():
+    from ray_h5.hdf5.packed import wrong_nbit
+
+    assert "cannot be undone" in wrong_nbit(b"", (0, 0, 35, *[2, 4] * 100), 140)
