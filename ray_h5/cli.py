@@ -16,6 +16,9 @@ from ray_h5.inspect import add_inspect
 if TYPE_CHECKING:
     from ray_h5.planning.index import RowIndex
 
+_INTERRUPTED = 130
+"""What a shell shows for a program that Ctrl-C ended."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
@@ -23,12 +26,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.run(arguments))
     except RayH5Error as exc:
-        print(f"ray-h5: {type(exc).__name__}: {exc}", file=sys.stderr)
-        return 1
+        return _failed(f"{type(exc).__name__}: {exc}")
     except BrokenPipeError:
         # Whoever read the output has seen enough. What is left of it goes nowhere, also at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as exc:
+        # What a bench writes to: a folder that is none, a disk that is full.
+        return _failed(str(exc))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _failed(message: str) -> int:
+    from ray_h5.inspect.text import printable
+
+    # Messages may have several lines, and names of files and columns any character.
+    print("\n".join(map(printable, f"ray-h5: {message}".split("\n"))), file=sys.stderr)
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -60,6 +60,30 @@ def test_an_error_is_one_line_and_a_status(capsys):
     assert "Traceback" not in shown.err
 
 
+def test_a_folder_that_is_none_is_no_traceback(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["bench", "read", "--size", "0.001", "--folder", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err == f"ray-h5: [Errno 17] File exists: '{tmp_path / 'file'}'\n"
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch, capsys):
+    def interrupted(_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "BENCHES", {"read": interrupted})
+    assert main(["bench", "read"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["red \x1b[31m"] = [1, 2]
+    assert main(["index", str(tmp_path / "a.h5"), "--dir", str(tmp_path / "index"), "--values", "x"]) == 1
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown
+    assert r"red \x1b[31m" in shown
+
+
 def test_an_unknown_bench_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "nonsense"])

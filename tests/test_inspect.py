@@ -2,6 +2,7 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import h5py
 import hdf5plugin
@@ -123,12 +124,35 @@ def test_several_files(path, other, tmp_path, capsys):
     assert alike.delivery.rows == 10
 
 
+def test_columns_beside_others_of_another_length(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["signal"] = np.zeros((20, 3))
+        file["label"] = np.arange(20)
+        file["channels"] = np.arange(3)
+    path = str(tmp_path / "a.h5")
+    assert command(path) == 1
+    assert "read_h5 refuses this:" in capsys.readouterr().out
+    shuffle = {"shuffle_text": lambda unit, index, _: f"by {unit}: {sorted(index.columns)}"}
+    assert command(path, "--columns", "signal", "label", "--shuffle", "rows", **shuffle) == 0
+    shown = capsys.readouterr().out
+    assert "\n  channels " in shown
+    assert shown.endswith(
+        "read_h5 makes of it:\n  20 rows of 32 B, in 5 blocks of 4\n  signal: float64 (3,), label: int64\n"
+        "Shuffled:\n  by rows: ['label', 'signal']\n"
+    )
+    assert command(path, "--columns", "signl") == 1
+    assert "UnknownColumnError: " in capsys.readouterr().out
+
+
 def test_bad_files(tmp_path):
     with pytest.raises(NotFoundError, match=r"absent\.h5"):
         command(str(tmp_path / "absent.h5"))
     (tmp_path / "a.h5").write_bytes(b"nothing")
     with pytest.raises(NotHDF5Error, match="no HDF5 signature"):
         command(str(tmp_path / "a.h5"))
+    (tmp_path / "b.h5").touch()
+    with pytest.raises(NotHDF5Error, match=r"a\.h5: .* no HDF5 signature"):  # of several, the first
+        command(str(tmp_path / "*.h5"))
 
 
 def test_a_column_without_a_plugin_is_said_to_be_so(tmp_path, capsys):
@@ -191,6 +215,7 @@ def layout(shape, chunk_shape=None, pipeline=GZIP, *, storage="chunked", direct=
 
 
 NONE = FilterPipeline()
+in_user_block = replace(layout((100, 10**4), (1, 10**4), direct=False), user_block=512)
 ADVICE = [
     ("fine", layout((1000, 43, 300), (1, 43, 300)), 10**7, []),
     ("contiguous", layout((10**6,), None, NONE, storage="contiguous"), 4 * 10**6, []),
@@ -208,6 +233,7 @@ ADVICE = [
     ("no width", layout((5, 0), None, NONE, storage="contiguous"), 0, []),
     ("by h5py", layout((100, 10**4), (1, 10**4), BLOSC2, direct=False), 10**5, ["it went through blosc2"]),
     ("an odd type", layout((100, 10**4), (1, 10**4), direct=False), 10**5, ["of where it is stored, or of its type"]),
+    ("user block", in_user_block, 10**5, ["its file has a user block of 512 bytes, as those of MATLAB do"]),
     ("virtual", layout((100,), None, NONE, storage="virtual", direct=False), 0, ["it is virtual"]),
     ("compact", layout((10,), None, NONE, storage="compact", direct=False), 40, []),
     ("strings", layout((100,), None, NONE, storage="contiguous", direct=False, kind="string", dtype="O"), 1600, []),

@@ -57,6 +57,8 @@ def _through_h5py(layout: ColumnLayout) -> str:
         why = f"it is {layout.storage}"
     elif not decodes(layout.pipeline):
         why = f"it went through {layout.pipeline}"
+    elif layout.user_block:
+        why = f"its file has a user block of {layout.user_block} bytes, as those of MATLAB do"
     else:
         why = "of where it is stored, or of its type"
     return f"h5py reads it, because {why}: one thread at a time, and not as fast."

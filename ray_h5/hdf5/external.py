@@ -6,13 +6,28 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ray_h5.errors import ExternalDataError, MissingSourceError
+from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
 
 PathLike = str | os.PathLike[str]
 
 # libhdf5 looks there first, whatever the file says.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 _MAX_NUMBERED = 1 << 20
+
+
+def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+    """Return the folders that a user means; one alone is no list of its letters, of which ``/`` would be all there is.
+
+    Raises
+    ------
+    OptionError
+        If one of them is empty, which would be the current folder of each process.
+    """
+    given = [allow_external] if isinstance(allow_external, (str, os.PathLike)) else allow_external
+    roots = tuple(os.fspath(root) for root in given)
+    if "" in roots:
+        raise OptionError(f"allow_external={list(roots)}: expected folders, found an empty name")
+    return roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +38,7 @@ class ExternalPolicy:
 
     @classmethod
     def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
-        given = [allow_external] if isinstance(allow_external, (str, os.PathLike)) else allow_external
-        return cls(tuple(os.path.realpath(os.fspath(root)) for root in given))
+        return cls(tuple(os.path.realpath(root) for root in as_roots(allow_external)))
 
     def admit(self, name: str, *, source: str, home: str, where: str) -> str:
         """Return the real path of a file that another one refers to.

@@ -33,6 +33,7 @@ TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EI
 """Errors that network file systems give for a while and then give no more."""
 
 _NO_SUCH_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
+_NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 _ERRNO = re.compile(r"errno = (\d+)")
@@ -135,6 +136,11 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
         )
     if code in TRANSIENT_ERRNOS:
         return TransientIOError(f"{path}: {doing} failed: {text}")
+    if code in _NO_DESCRIPTOR_ERRNOS:
+        return ReadFailedError(
+            f"{path}: {doing} failed, this process may have no more files open ({text}). Raise the limit "
+            "(`ulimit -n`), or close what it holds: each RowReader in use is one."
+        )
     if isinstance(exc, OSError) and exc.errno is not None:
         return ReadFailedError(f"{path}: {doing} failed: {text}")
     return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")

@@ -22,6 +22,7 @@ from ray_h5.hdf5.external import ExternalPolicy, numbered_names
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
+from ray_h5.hdf5.rows import near_names
 
 _MAX_LINK_HOPS = 32
 
@@ -85,10 +86,22 @@ class H5Tree:
 
     def _root(self) -> h5py.Group:
         with translated(self.path, f"opening group {self.group!r}"):
-            root = self._follow(self.file["/"], self.group, hops=0)
+            try:
+                root = self._follow(self.file["/"], self.group, hops=0, where="in the file")
+            except UnknownColumnError as exc:
+                groups = self._groups()
+                near = near_names(self.group.strip("/"), groups) if groups else ""
+                raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
         if not isinstance(root, h5py.Group):
             raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
         return root
+
+    def _groups(self) -> list[str]:
+        """Return the names of the groups just below the root; links are left alone, wherever they lead."""
+        root = self.file["/"]
+        names = [name for name in root if isinstance(name, str)]
+        at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
+        return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
     def _walk(self, group: h5py.Group, prefix: str, above: frozenset[Any]) -> Iterator[str]:
         for name in group:
@@ -108,11 +121,11 @@ class H5Tree:
                 # A group that is its own ancestor is a loop; one that is reached twice is an alias.
                 yield from self._walk(found, path + "/", above | {address})
 
-    def _follow(self, start: h5py.Group, path: str, hops: int) -> Any:
+    def _follow(self, start: h5py.Group, path: str, hops: int, where: str = "") -> Any:
         here = start
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
-            link = self._link(here, part, parts[:depth])
+            link = self._link(here, part, parts[:depth], where or f"below group {self.group!r}")
             if isinstance(link, h5py.HardLink):
                 with translated(self.path, f"opening {path!r}"):
                     here = here[part]
@@ -122,10 +135,10 @@ class H5Tree:
                 raise UnknownColumnError(f"{self.path}: {'/'.join(parts[: depth + 1])!r} is not a group")
         return here
 
-    def _link(self, group: h5py.Group, name: str, above: Sequence[str]) -> Any:
+    def _link(self, group: h5py.Group, name: str, above: Sequence[str], where: str) -> Any:
         with translated(self.path, f"looking up {name!r}"):
             if not group.id.links.exists(name.encode()):
-                raise UnknownColumnError(f"{self.path}: no {'/'.join([*above, name])!r} below group {self.group!r}")
+                raise UnknownColumnError(f"{self.path}: no {'/'.join([*above, name])!r} {where}")
             # getlink answers from the link itself and opens nothing behind it.
             return group.get(name, getlink=True)
 

@@ -84,6 +84,11 @@ class RowReader:
     ) -> None:
         if threads < 1:
             raise OptionError(f"threads={threads}: expected 1 or more")
+        if not isinstance(group, str):
+            raise OptionError(
+                f"group={group!r}: expected the name of one group; columns of several are read from the group above "
+                "them, by names such as 'a/x' and 'b/x'"
+            )
         self.path = os.path.abspath(os.fspath(path))
         self.group = group
         self.threads = threads
@@ -143,6 +148,8 @@ class RowReader:
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
+        if isinstance(names, str):
+            raise OptionError(f"columns={names!r}: expected a list of names, found one; write [{names!r}]")
         found, absent = self._retrying(lambda: self._find(names))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))

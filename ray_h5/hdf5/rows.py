@@ -25,11 +25,11 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
         if len(wanted) != num_rows:
             raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
         return np.flatnonzero(wanted)
-    wanted = wanted.astype(np.int64)
+    # Before the cast, which would make another row of one that int64 cannot hold.
     outside = (wanted < 0) | (wanted >= num_rows)
     if outside.any():
         raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
-    return wanted
+    return wanted.astype(np.int64)
 
 
 def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:

@@ -26,12 +26,13 @@ def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> Non
     parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
+    parser.add_argument("--columns", nargs="+", metavar="NAME", help="what read_h5 is to read (default: all columns)")
     parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )
     parser.add_argument("--json", action="store_true", help="print one object and nothing else")
     if shuffle_text is not None:
-        parser.add_argument("--shuffle", metavar="UNIT", help="tell what shuffling by rows, chunks or files would cost")
+        parser.add_argument("--shuffle", metavar="UNIT", help="what a shuffle would cost: auto, rows, chunks or files")
     parser.set_defaults(run=partial(run, shuffle_text=shuffle_text))
 
 
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) 
     from ray_h5.inspect.text import to_text
     from ray_h5.planning.paths import expand_paths
 
-    report = inspect_files(expand_paths(arguments.paths), arguments.group, arguments.allow_external, shuffle)
+    paths = expand_paths(arguments.paths)
+    report = inspect_files(paths, arguments.group, arguments.allow_external, shuffle, arguments.columns)
     print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report))
     return 0 if report.ok else 1

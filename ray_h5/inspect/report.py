@@ -100,7 +100,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What `read_h5` makes of the files, given no options: columns, and rows cut into blocks."""
+    """What `read_h5` makes of the files, given no options but `columns`: columns, and rows cut into blocks."""
 
     columns: Mapping[str, str]
     rows: int
@@ -144,6 +144,7 @@ def inspect_files(
     group: str = "/",
     allow_external: Sequence[str] = (),
     shuffle: Callable[[RowIndex, int], str] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Report:
     """Look at files: their headers, and how much each column takes. No row is read.
 
@@ -155,6 +156,8 @@ def inspect_files(
         As for `read_h5`.
     shuffle : callable, optional
         ``(index, block_rows)`` -> what shuffling would cost.
+    columns : sequence of str, optional
+        As for `read_h5`: what it delivers. Each file is shown whole all the same.
 
     Raises
     ------
@@ -163,17 +166,18 @@ def inspect_files(
     """
     scope = Scope(group, tuple(allow_external))
     files: list[FileReport] = []
-    unreadable: list[Trouble] = []
+    errors: dict[str, RayH5Error] = {}
     for path in paths:
         try:
             files.append(_inspect_file(path, scope))
         except RayH5Error as exc:
-            if len(unreadable) == len(paths) - 1:
-                raise
-            unreadable.append(Trouble.of(path, exc))
-    report = Report(tuple(files), tuple(unreadable), None, None)
+            errors[path] = exc
+    if not files:
+        raise errors[paths[0]]
+    unreadable = tuple(Trouble.of(path, error) for path, error in errors.items())
+    report = Report(tuple(files), unreadable, None, None)
     try:
-        index = build_index([file.path for file in files], None, Lookup(scope))
+        index = build_index([file.path for file in files], columns, Lookup(scope))
     except RayH5Error as exc:
         return replace(report, problem=Trouble.of("read_h5", exc))
     delivery = _delivery(index)

@@ -44,7 +44,7 @@ def _summary(report: Report) -> Iterator[str]:
 
 def _tree(file: FileReport) -> Iterator[str]:
     below = "" if file.group == "/" else f", below {file.group}"
-    yield f"{_shown(file.path)}: {_size(file.file_bytes)}, {len(file.columns)} columns{below}"
+    yield f"{printable(file.path)}: {_size(file.file_bytes)}, {len(file.columns)} columns{below}"
     table = [_HEAD]
     above: list[str] = []
     for column in file.columns:
@@ -53,7 +53,7 @@ def _tree(file: FileReport) -> Iterator[str]:
         table += [("  " * depth + groups[depth] + "/", *[""] * (len(_HEAD) - 1)) for depth in depths]
         table += [("  " * len(groups) + last, *_cells(column))]
         above = groups
-    shown = [[_shown(cell) for cell in row] for row in table]
+    shown = [[printable(cell) for cell in row] for row in table]
     widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
     for row in shown:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -94,7 +94,7 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
         yield title
         # What errors say may have lines of its own, and names any character.
-        yield from ("  " + _shown(part) for line in lines for part in line.split("\n"))
+        yield from ("  " + printable(part) for line in lines for part in line.split("\n"))
 
 
 def _axes(shape: Sequence[int]) -> str:
@@ -109,6 +109,6 @@ def _size(nbytes: int) -> str:
     return f"{nbytes} B" if units[0] == "B" else f"{size:.3g} {units[0]}"
 
 
-def _shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return `text` without what a terminal would take for a command."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

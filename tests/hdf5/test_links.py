@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
@@ -20,6 +21,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.external import as_roots
 from ray_h5.hdf5.reader import RowReader
 
 ROWS = np.arange(5)
@@ -69,8 +71,9 @@ def test_group(tmp_path, group):
 @pytest.mark.parametrize(
     ("group", "leaf", "message"),
     [
-        ("gone", UnknownColumnError, "'gone'"),
-        ("obs/gone", UnknownColumnError, "'obs/gone'"),
+        ("gone", UnknownColumnError, "no 'gone' in the file; group='gone' names no group. There is: obs."),
+        ("/osb/", UnknownColumnError, "no 'osb' in the file; group='/osb/' names no group. Did you mean 'obs'?"),
+        ("obs/gone", UnknownColumnError, "no 'obs/gone' in the file"),
         ("ok", UnknownColumnError, "group='ok' is a dataset; name the group above it"),
         ("ok/x", UnknownColumnError, "'ok' is not a group"),
     ],
@@ -82,6 +85,41 @@ def test_groups_that_are_none(tmp_path, group, leaf, message):
             look(RowReader(path, group=group))
         assert str(caught.value).startswith(f"{path}: ")
         assert message in str(caught.value)
+
+
+def test_a_group_that_is_none_in_a_file_without_groups(tmp_path):
+    # What links lead to is not looked at for the sake of a message.
+    def fill(file):
+        file["link"] = h5py.ExternalLink("/gone.h5", "/")
+        file.id.links.create_soft(b"bad\xff", b"/")
+
+    with pytest.raises(UnknownColumnError, match=r"group='gone' names no group\.$"):
+        RowReader(file_with(tmp_path / "a.h5", fill), group="gone").layout  # noqa: B018  it is found when asked for
+
+
+@pytest.mark.parametrize("group", [["obs", "other"], None, 3])
+def test_a_group_is_one_name(tmp_path, group):
+    with pytest.raises(OptionError, match="expected the name of one group; columns of several"):
+        RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_group("obs")), group=group)
+
+
+@pytest.mark.parametrize("given", ["/data", Path("/data"), ["/data"], (Path("/data"),), iter(["/data"])])
+def test_one_folder_is_no_list_of_letters(given):
+    # The first of them would be the root of everything.
+    assert as_roots(given) == ("/data",)
+
+
+@pytest.mark.parametrize("given", ["", [""], ["/data", ""]])
+def test_a_folder_without_a_name_is_not_the_current_one(tmp_path, given):
+    with pytest.raises(OptionError, match=r"allow_external=.*: expected folders, found an empty name"):
+        RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_group("obs")), allow_external=given)
+
+
+def test_one_name_is_no_list_of_columns(tmp_path):
+    reader = RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_group("obs")))
+    for look in (reader.read, reader.find, reader.stored_bytes):
+        with pytest.raises(OptionError, match=r"columns='ok': expected a list of names, found one; write \['ok'\]"):
+            look("ok")
 
 
 def test_soft_links_and_hard_links(tmp_path):

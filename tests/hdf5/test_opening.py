@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -22,6 +23,7 @@ from ray_h5.errors import (
     NotReadableError,
     OptionError,
     RayH5Error,
+    ReadFailedError,
     StaleIndexError,
     TransientIOError,
     TruncatedFileError,
@@ -121,6 +123,19 @@ def test_paths_that_are_no_hdf5_file(tmp_path, make, leaf, builtin, message, ope
 def test_a_device_is_no_hdf5_file():
     with pytest.raises(NotHDF5Error, match="/dev/null: expected a file, found a device"):
         RowReader("/dev/null")
+
+
+@pytest.mark.parametrize("opened", [RowReader, open_h5])
+def test_no_descriptor_left(tmp_path, opened):
+    path = write(tmp_path / "a.h5", {"x": VALUES})
+
+    def without_descriptors():
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+        with pytest.raises(ReadFailedError, match=r"may have no more files open .*`ulimit -n`.*each RowReader"):
+            opened(path)
+
+    in_fork(without_descriptors)
 
 
 @pytest.mark.parametrize(
