@@ -27,8 +27,10 @@ class SampleCache:
 
     Attributes
     ----------
+    asked : int
+        Samples that were asked for since the cache was made or cleared, whether it is on or not.
     hits, misses : int
-        Samples that were found here, and that were not, since the cache was made or cleared.
+        Samples of these that were found here, and that were not.
     """
 
     def __init__(self, max_samples: int) -> None:
@@ -45,16 +47,16 @@ class SampleCache:
             If a bound is none.
         """
         for name, value in (("cache_size", cache_size), ("cache_bytes", cache_bytes)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0):
                 raise OptionError(f"{name}={value!r}: expected an integer of 0 or more")
-        return cls(cache_size if cache_bytes is None else min(cache_size, cache_bytes // max(sample_bytes, 1)))
+        return cls(int(cache_size if cache_bytes is None else min(cache_size, cache_bytes // max(sample_bytes, 1))))
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._slots: OrderedDict[int, int] = OrderedDict()
         self._columns: dict[str, np.ndarray] = {}
         self._pid = os.getpid()
-        self.hits = self.misses = 0
+        self.asked = self.hits = self.misses = 0
 
     @property
     def is_on(self) -> bool:
@@ -65,6 +67,12 @@ class SampleCache:
     def hit_rate(self) -> float:
         """Share of the look-ups so far that found their sample; 0 before the first."""
         return self.hits / max(1, self.hits + self.misses)
+
+    def ask(self, count: int) -> None:
+        """Count samples that are asked for."""
+        self._own()
+        with self._lock:
+            self.asked += count
 
     def fetch(self, indices: np.ndarray, out: Mapping[str, np.ndarray]) -> np.ndarray:
         """Copy the samples that are here to their places in `out`; return the places of the others.

@@ -62,7 +62,8 @@ class CombinedHDF5Dataset(H5Dataset):
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
-        `transform`, `group`, `allow_external`, `index_dir` and `kept_bytes` of `H5Dataset`.
+        `transform`, `group`, `allow_external`, `index_dir`, `file_extensions`, `ignore_missing_paths`
+        and `kept_bytes` of `H5Dataset`.
 
     Raises
     ------
@@ -103,15 +104,15 @@ class CombinedHDF5Dataset(H5Dataset):
             raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
         self.dtype = dtype
         self.pin_memory = pin_memory
-        self.access_count = 0
         self._label = label
-        self._simple = _criteria(allowed_guids, cs_label, bg_label, epoch_min, epoch_max)
+        guids = None if allowed_guids is None else list(allowed_guids)
+        self._simple = _criteria(guids, cs_label, bg_label, epoch_min, epoch_max)
         super().__init__(paths, load_fields, cache_size=cache_size, cache_bytes=cache_bytes, **options)
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return the samples of a batch, read by one call a file."""
-        self.access_count += len(indices)
-        return super().__getitems__(indices)
+    @property
+    def access_count(self) -> int:
+        """Samples that were asked for."""
+        return self._cache.asked
 
     def get_stats(self) -> dict[str, Any]:
         """Return what this process has of the dataset, and did with it.
@@ -192,7 +193,7 @@ def _criteria(
     """Return the criteria on scalar columns, by what the user calls them."""
     found: dict[str, tuple[str, Any]] = {}
     if guids is not None:
-        found[f"allowed_guids ({len(guids)} of them)"] = ("guid", list(guids))
+        found[f"allowed_guids ({len(guids)} of them)"] = ("guid", guids)
     for name, wanted in (("cs_label", cs_label), ("bg_label", bg_label)):
         if wanted is not None:
             found[f"{name}={wanted!r}"] = (name, bool(wanted))

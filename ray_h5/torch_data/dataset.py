@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
@@ -16,7 +15,7 @@ from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.order import Order
-from ray_h5.planning.paths import PathLike, expand_paths
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
 from ray_h5.planning.plan import make_order, make_plan
 from ray_h5.planning.planner import select
 from ray_h5.planning.schema import ColumnSpec, cast_columns
@@ -52,10 +51,14 @@ class H5Dataset(Dataset[Any]):
         The group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading.
-    allow_external : sequence of path-like
+    allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : str, optional
         A folder that keeps what was found out about the files.
+    file_extensions : sequence of str, optional
+        Endings of the files to take from folders and globs; None takes all.
+    ignore_missing_paths : bool
+        Leave out paths that do not exist, as long as something is left.
     cache_size : int
         Samples to keep in memory once read, in each process; least recently used go first.
     cache_bytes : int, optional
@@ -91,8 +94,10 @@ class H5Dataset(Dataset[Any]):
         *,
         group: str = "/",
         dtypes: Mapping[str, object] | None = None,
-        allow_external: Sequence[PathLike] = (),
+        allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: str | None = None,
+        file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+        ignore_missing_paths: bool = False,
         cache_size: int = 0,
         cache_bytes: int | None = None,
         kept_bytes: int | None = None,
@@ -100,14 +105,24 @@ class H5Dataset(Dataset[Any]):
         if isinstance(columns, str):
             raise OptionError(f"columns={columns!r}: expected a list of names, found one; write columns=[{columns!r}]")
         folder = None if index_dir is None else check_index_dir(index_dir)
-        scope = Scope(group, tuple(os.fspath(each) for each in allow_external))
-        self._index = build_index(expand_paths(paths), columns, Lookup(scope, folder))
-        self._specs = self._delivered(cast_columns(self._index.columns, dtypes or {}))
-        selection = self._select(predicate)
+        scope = Scope.of(group, allow_external)
         self.transform = transform
-        self._source = RowSource(make_plan(self._index, self._specs, selection), kept_bytes)
-        self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
+        self._files = expand_paths(paths, file_extensions, ignore_missing_paths)
+        self._lookup = Lookup(scope, folder)
+        self._choice = None if columns is None else list(columns), predicate, dict(dtypes or {})
+        self._bounds = cache_size, cache_bytes, kept_bytes
+        self._build_index()
         self._closed = False
+
+    def _build_index(self) -> None:
+        """Find out what the files hold and which rows pass: when the dataset is made, or again if they changed."""
+        columns, predicate, dtypes = self._choice
+        cache_size, cache_bytes, kept_bytes = self._bounds
+        self._index = build_index(self._files, columns, self._lookup)
+        self._specs = self._delivered(cast_columns(self._index.columns, dtypes))
+        plan = make_plan(self._index, self._specs, self._select(predicate))
+        self._source = RowSource(plan, kept_bytes)
+        self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
 
     @property
     def columns(self) -> list[str]:
@@ -160,6 +175,7 @@ class H5Dataset(Dataset[Any]):
         """
         if self._closed:
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
+        self._cache.ask(len(indices))
         arrays = self._source.new_batch(len(indices)) if out is None else out
         if not self._cache.is_on or self._source.keeps_all:
             # Rows that stay in memory anyway are not copied into the cache too.

@@ -114,9 +114,11 @@ class OptimalDataLoaderFactory:
             `DataLoader`, before what would be chosen here.
         """
         config = _config(dataset, kwargs, with_augmentation=True)
-        if not {"shuffle", "sampler", "batch_sampler"} & kwargs.keys():
+        if _says_no_order(kwargs):
             config["shuffle"] = True
-        if len(cast("Sized", dataset)) < batch_size and "drop_last" not in kwargs:
+        drawn = kwargs.get("sampler")  # of one rank of several, it draws fewer samples than there are
+        count = len(drawn if isinstance(drawn, Sized) else cast("Sized", dataset))
+        if count < batch_size and "drop_last" not in kwargs:
             config["drop_last"] = False  # or there would be no batch at all
         config.setdefault("worker_init_fn", worker_init_fn)
         return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
@@ -129,9 +131,14 @@ class OptimalDataLoaderFactory:
         """
         config = _config(dataset, kwargs, with_augmentation=False)
         config["drop_last"] = kwargs.get("drop_last", False)
-        if not {"shuffle", "sampler", "batch_sampler"} & kwargs.keys():
+        if _says_no_order(kwargs):
             config["shuffle"] = False
         return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
+
+
+def _says_no_order(options: Mapping[str, Any]) -> bool:
+    """Tell whether the order is left to us; ``sampler=None`` is what scripts pass where they have none."""
+    return all(options.get(name) is None for name in ("shuffle", "sampler", "batch_sampler"))
 
 
 def _choose_workers(samples: int, works: bool, cpus: int) -> int:

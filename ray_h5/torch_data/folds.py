@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import pyarrow.compute as pc
@@ -12,7 +11,7 @@ from ray_h5.planning.facts import Scope
 from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import build_index
 from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.paths import PathLike, expand_paths
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
 
 
 def kfold(
@@ -23,7 +22,9 @@ def kfold(
     seed: int = 0,
     *,
     hdf5_group: str = "/",
-    allow_external: Sequence[PathLike] = (),
+    allow_external: PathLike | Sequence[PathLike] = (),
+    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+    ignore_missing_paths: bool = False,
 ) -> list[tuple[pc.Expression, pc.Expression]]:
     """Return `k` pairs of predicates: what to train on, and what to validate on.
 
@@ -41,7 +42,7 @@ def kfold(
         Draws the folds, the same as ``ray_h5.kfold`` does.
     hdf5_group : str
         The group of the files that column names are relative to.
-    allow_external : sequence of path-like
+    allow_external, file_extensions, ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
@@ -55,6 +56,7 @@ def kfold(
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
     names = [group] if stratify is None else [group, stratify]
-    scope = Scope(hdf5_group, tuple(os.fspath(each) for each in allow_external))
-    folds = fold_groups(build_index(expand_paths(paths), names, Lookup(scope)), k, group, stratify, seed)
+    scope = Scope.of(hdf5_group, allow_external)
+    files = expand_paths(paths, file_extensions, ignore_missing_paths)
+    folds = fold_groups(build_index(files, names, Lookup(scope)), k, group, stratify, seed)
     return [(where(**{group: train}), where(**{group: test})) for train, test in folds]

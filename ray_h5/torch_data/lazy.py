@@ -192,13 +192,18 @@ def h5_worker_init_fn(_worker_id: int) -> None:
     goes wrong without it; with it, a worker has no handle that is not its own from the start.
     """
     worker = get_worker_info()
-    dataset: Any = worker.dataset if worker is not None else None
+    left: list[Any] = [] if worker is None else [worker.dataset]
     seen: set[int] = set()
-    while dataset is not None and id(dataset) not in seen:
+    while left:
+        dataset = left.pop()
+        if dataset is None or id(dataset) in seen:
+            continue
         seen.add(id(dataset))
         if hasattr(dataset, "release"):
             dataset.release()
-        dataset = getattr(dataset, "dataset", getattr(dataset, "base_dataset", None))
+        left.append(getattr(dataset, "dataset", getattr(dataset, "base_dataset", None)))
+        several = getattr(dataset, "datasets", ())  # of ConcatDataset, and of StackDataset, which may be a dict
+        left += several.values() if isinstance(several, Mapping) else several
 
 
 def open_reader(path: str, swmr: bool, threads: int = 1) -> tuple[RowReader, bool]:
@@ -259,4 +264,6 @@ def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
 
 
 def _as_sample(value: Any) -> Any:
-    return torch.as_tensor(value) if isinstance(value, (np.ndarray, np.number, np.bool_)) else value
+    if not isinstance(value, (np.ndarray, np.number, np.bool_)):
+        return value
+    return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64

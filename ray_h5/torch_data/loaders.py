@@ -73,6 +73,7 @@ def loader(
     ...     for batch in batches:
     ...         train(batch.signal, batch.label)
     """
+    batch_size = _positive("batch_size", batch_size)
     if isinstance(source, H5Dataset):
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; give it these")
@@ -86,7 +87,7 @@ def loader(
         rank=rank,
         world_size=world_size,
         drop_last=drop_last,
-        stretch=_positive("batch_size", batch_size),
+        stretch=batch_size,
     )
     return H5DataLoader(
         dataset,
@@ -135,7 +136,7 @@ def create_optimized_dataloader(
     torch.utils.data.DataLoader
         With ``pin_memory`` (True by default) batches are pinned where there is a CUDA device.
     """
-    _positive("batch_size", batch_size)
+    batch_size = _positive("batch_size", batch_size)
     options = {name: dataset_kwargs.pop(name) for name in _LOADER_OPTIONS & dataset_kwargs.keys()}
     split = {name: dataset_kwargs.pop(name) for name in ("shuffle", "seed") if name in dataset_kwargs}
     drop_last = dataset_kwargs.pop("drop_last", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import time
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.torch_data.machine import usable_cpus
+
+logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -95,7 +98,7 @@ class DataLoaderPerformanceMonitor:
         *,
         num_batches: int = 10,
     ) -> dict[str, dict[str, Any]]:
-        """Measure a dataset under several configurations of `DataLoader`.
+        """Measure a dataset under several configurations of `DataLoader`; the log says which one it is at.
 
         Parameters
         ----------
@@ -116,6 +119,7 @@ class DataLoaderPerformanceMonitor:
         results: dict[str, dict[str, Any]] = {}
         chosen = default_configurations() if configurations is None else list(configurations)
         for number, options in enumerate(chosen, start=1):
+            logger.info("configuration %d of %d: %s", number, len(chosen), options)
             loader = DataLoader(dataset, batch_size=batch_size, **options)
             results[f"config_{number}"] = {**options, **self.time_batch_loading(loader, num_batches)}
             del loader

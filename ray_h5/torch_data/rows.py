@@ -47,7 +47,7 @@ class RowSource:
 
     def __init__(self, plan: ReadPlan, kept_bytes: int | None = None) -> None:
         if kept_bytes is not None and (
-            isinstance(kept_bytes, bool) or not isinstance(kept_bytes, int) or kept_bytes < 0
+            isinstance(kept_bytes, bool) or not isinstance(kept_bytes, (int, np.integer)) or kept_bytes < 0
         ):
             raise OptionError(f"kept_bytes={kept_bytes!r}: expected an integer of 0 or more")
         self.plan = plan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from ray_h5.planning.order import Order
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.torch_data.order import ShuffleLike, order_of
 from ray_h5.torch_data.walk import State, Walk
+
+_Batch = TypeVar("_Batch")
 
 _WINDOW = 1 << 14
 """Indices that are worked out at a time."""
@@ -57,8 +59,9 @@ class EpochShuffleSampler(Sampler[int]):
         epoch = self._walk.epoch
         for start in range(self._walk.begin(self.data_len), self.data_len, _WINDOW):
             stop = min(start + _WINDOW, self.data_len)
-            for index in self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist():
-                self._walk.done += 1
+            ranks = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
+            for done, index in enumerate(ranks, start=start + 1):
+                self._walk.done = done
                 yield index
 
     def state_dict(self) -> State:
@@ -150,17 +153,17 @@ class OrderSampler(Sampler[int]):
         return self._length(self.order.num_rows)
 
     def __iter__(self) -> Iterator[int]:
+        # What the walk holds is of the iteration that was asked last: with a second one under way, of that.
+        at = None
         for stretch in self.stretches():
-            skip, whole = self._walk.within, len(stretch)
-            for at, index in enumerate(stretch[skip:], start=skip + 1):
-                if at < whole:
-                    self._walk.within = at
-                else:
-                    self.count(whole)
+            done, skip = (self._walk.done, self._walk.within) if at is None else (at, 0)
+            at = done + len(stretch) * self.world_size
+            for within, index in enumerate(stretch[skip:], start=skip + 1):
+                self._walk.done, self._walk.within = (done, within) if within < len(stretch) else (at, 0)
                 yield index
 
     def stretches(self) -> Iterator[list[int]]:
-        """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `count`."""
+        """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `counted`."""
         epoch, total = self._walk.epoch, self.order.num_rows
         done = self._walk.begin(total)
         for positions in self._positions(done, total):
@@ -168,10 +171,14 @@ class OrderSampler(Sampler[int]):
             for i in range(0, len(ranks), self.stretch):
                 yield ranks[i : i + self.stretch]
 
-    def count(self, samples: int) -> None:
-        """Count samples of this rank as done."""
-        self._walk.done += samples * self.world_size
-        self._walk.within = 0
+    def counted(self, batches: Iterable[_Batch], size: Callable[[_Batch], int]) -> Iterator[_Batch]:
+        """Yield what was made of this rank's stretches, and count its samples as done when it is asked for."""
+        done = None
+        for batch in batches:
+            # The first of them began the walk. From here on another iteration of it changes nothing.
+            done = (self._walk.done if done is None else done) + size(batch) * self.world_size
+            self._walk.done, self._walk.within = done, 0
+            yield batch
 
     def state_dict(self) -> State:
         """Return where the iteration is: epoch, and how many samples all ranks together have done.
@@ -248,12 +255,10 @@ class OrderBatchSampler(Sampler[list[int]]):
         return full + bool(rest and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches():
-            self.sampler.count(len(batch))
-            yield batch
+        return self.sampler.counted(self.batches(), len)
 
     def batches(self) -> Iterator[list[int]]:
-        """Yield the batches ahead of their time: they are done when `OrderSampler.count` is told so."""
+        """Yield the batches ahead of their time: they are done when `OrderSampler.counted` yields them."""
         for batch in self.sampler.stretches():
             if not self.drop_last or len(batch) == self.batch_size:
                 yield batch
@@ -264,9 +269,14 @@ class OrderBatchSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken, as `OrderSampler.load_state_dict`."""
-        if state.get("within"):
-            raise PositionError("load_state_dict: expected a state taken between batches, found one inside a batch")
+        check_between_batches(state)
         self.sampler.load_state_dict(state)
+
+
+def check_between_batches(state: Mapping[str, Any]) -> None:
+    """Raise a PositionError if a state was taken inside a batch, of which no whole one is left."""
+    if state.get("within"):
+        raise PositionError("load_state_dict: expected a state taken between batches, found one inside a batch")
 
 
 def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:

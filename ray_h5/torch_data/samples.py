@@ -8,14 +8,14 @@ one array a column already: `register` tells ``default_collate`` to take those a
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.errors import RowIndexError
+from ray_h5.errors import OptionError, RowIndexError
 from ray_h5.torch_data.transport import pack, slot_of, unpack
 
 
@@ -38,13 +38,17 @@ class Pair(tuple[Any, ...]):
     __slots__ = ()
 
 
-class Batch(Sequence[Any]):
+class Batch(MutableSequence[Any]):
     """The samples of a batch, made one by one only if somebody looks at them.
+
+    A ``collate_fn`` may do with it what it does with a list: sort it, add to it, take out of it.
 
     Attributes
     ----------
     whole : Sample or Pair
-        The batch as ``default_collate`` would make it of the samples.
+        The batch as ``default_collate`` would make it of the samples, as they were read.
+    is_whole : bool
+        False once the samples are no longer those, or in another order.
     slot : object, optional
         Where it lies, if that is memory shared with the training process.
     """
@@ -54,21 +58,49 @@ class Batch(Sequence[Any]):
         self.slot = slot
         self._count = count
         self._part = part
+        self._changed: list[Any] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self._changed is None
 
     def __len__(self) -> int:
-        return self._count
+        return self._count if self._changed is None else len(self._changed)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if self._changed is not None:
+            return self._changed[index]
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._count))]
         return self._part(self.whole, check_index(index, self._count, "this batch"))
 
     def __iter__(self) -> Iterator[Any]:
+        if self._changed is not None:
+            return iter(self._changed)
         return (self._part(self.whole, i) for i in range(self._count))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._made()[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        del self._made()[index]
+
+    def insert(self, index: int, value: Any) -> None:
+        """Put a sample before another one."""
+        self._made().insert(index, value)
+
+    def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
+        """Sort the samples, as ``list.sort``."""
+        self._made().sort(key=key, reverse=reverse)
+
+    def _made(self) -> list[Any]:
+        if self._changed is None:
+            self._changed = list(self)
+        return self._changed
 
 
 def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, int], Any]) -> Batch:
@@ -121,13 +153,13 @@ def _arrived_sample(names: list[str], *packed: Any) -> Sample:
 
 
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    if isinstance(batch, Batch):
+    if isinstance(batch, Batch) and batch.is_whole:
         return batch.whole if batch.slot is None else SentSample(batch.whole, batch.slot)
     return Sample((name, collate([each[name] for each in batch], collate_fn_map=collate_fn_map)) for name in batch[0])
 
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    if isinstance(batch, Batch):
+    if isinstance(batch, Batch) and batch.is_whole:
         return list(batch.whole) if batch.slot is None else SentPair(batch.whole, batch.slot)
     return [collate(values, collate_fn_map=collate_fn_map) for values in zip(*batch, strict=True)]
 
@@ -156,8 +188,19 @@ def check_index(index: SupportsIndex, length: int, where: str) -> int:
 
 
 def check_indices(indices: Sequence[int] | np.ndarray, length: int, where: str) -> np.ndarray:
-    """Return `indices` as an int64 array counted from the front; errors as in `check_index`."""
-    found = np.asarray(indices, np.int64)
+    """Return `indices` as an int64 array counted from the front; errors as in `check_index`.
+
+    Raises
+    ------
+    OptionError
+        If they are numbers with a fraction, or a mask: as integers they would be other samples.
+    """
+    found = np.asarray(indices)
+    if found.dtype.kind in "fb" and found.size:
+        raise OptionError(
+            f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
+        )
+    found = found.astype(np.int64, copy=False)
     outside = (found < -length) | (found >= length)
     if outside.any():
         check_index(int(found[outside][0]), length, where)

@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ray_h5.errors import OptionError
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.samplers import OrderSampler
+from ray_h5.torch_data.samplers import OrderSampler, check_between_batches
 
 _READ_BYTES = 16 << 20
 """Batches that follow each other are read together, up to this size: each call finds more rows side by side."""
@@ -32,8 +32,8 @@ class H5DataLoader(DataLoader[Any]):
     batch_size : int
         Samples of a batch.
     sampler : Sampler of int
-        Which samples, in which order. The state of an `OrderSampler` tells what was delivered, not
-        what was read ahead.
+        Which samples, in which order. The state of an `OrderSampler` whose stretch is a batch tells
+        what was delivered, not what was read ahead.
     threads : int
         Threads that read; 0 reads in the thread that asks for batches, when it asks.
     prefetch_factor : int, optional
@@ -85,22 +85,35 @@ class H5DataLoader(DataLoader[Any]):
             self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is, as `OrderSampler.state_dict`: after the last batch delivered."""
+        """Return where the iteration is, as `OrderSampler.state_dict`: after the last batch delivered.
+
+        Raises
+        ------
+        OptionError
+            If the sampler is no `OrderSampler` whose stretch is a batch.
+        """
         return self._order().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where `state` was taken."""
-        self._order().load_state_dict(state)
+        order = self._order()
+        check_between_batches(state)
+        order.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
         reads = self._in_threads() if self.threads else map(self._read, self._groups())
-        for batches in reads:
-            yield from self._counted(batches)
+        batches = itertools.chain.from_iterable(reads)
+        return (batch for _, batch in (self._order().counted(batches, _count) if self._ahead else batches))
 
     def _order(self) -> OrderSampler:
-        if not isinstance(self.sampler, OrderSampler):
-            raise OptionError(f"{type(self.sampler).__name__} has no state; an OrderSampler has")
-        return self.sampler
+        if not self._ahead:
+            # Any other sampler can only tell what was read ahead, which is more than what was delivered.
+            stretch = f" of stretch={self.sampler.stretch}" if isinstance(self.sampler, OrderSampler) else ""
+            raise OptionError(
+                f"{type(self.sampler).__name__}{stretch} has no state that tells what was delivered; an "
+                f"OrderSampler(dataset, stretch={self.batch_size}) has"
+            )
+        return cast("OrderSampler", self.sampler)
 
     def _groups(self) -> Iterator[list[list[int]]]:
         """Yield lists of batches to be read together; the first ones are short, so that the first batch is soon."""
@@ -121,12 +134,6 @@ class H5DataLoader(DataLoader[Any]):
     def _ahead(self) -> bool:
         """Whether the sampler tells batches ahead, and is told what was delivered."""
         return isinstance(self.sampler, OrderSampler) and self.sampler.stretch == self.batch_size
-
-    def _counted(self, batches: list[tuple[int, Any]]) -> Iterator[Any]:
-        for count, batch in batches:
-            if self._ahead:
-                self._order().count(count)
-            yield batch
 
     def _in_threads(self) -> Iterator[list[tuple[int, Any]]]:
         waiting: deque[Future[list[tuple[int, Any]]]] = deque()
@@ -158,3 +165,7 @@ class H5DataLoader(DataLoader[Any]):
     def _batch(self, arrays: Mapping[str, np.ndarray]) -> Any:
         dataset: H5Dataset = self.dataset
         return dataset.collate(arrays) if self._plain else self.collate_fn(dataset.samples(arrays))
+
+
+def _count(batch: tuple[int, Any]) -> int:
+    return batch[0]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data.samples import Pair, check_index, check_indices
 from ray_h5.transforms import GaussianNoise, Moments, SpecAugment
@@ -68,7 +68,9 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
         statistics_from : iterable of int
             The samples whose inputs give mean and standard deviation, over all their values.
         """
-        inputs = (torch.as_tensor(base_dataset[index][0]).to(torch.float64).numpy() for index in statistics_from)
+        inputs = (
+            torch.as_tensor(_pair(base_dataset[index], cls)[0]).to(torch.float64).numpy() for index in statistics_from
+        )
         parts = [Moments.of(values[None]) for values in inputs]
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
@@ -79,13 +81,16 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
         return len(self.indices)
 
     def __getitem__(self, idx: SupportsIndex) -> Any:
-        x, y = self.base_dataset[self.indices[check_index(idx, len(self), type(self).__name__)]]
-        return Pair(((x - self.mean) / self.std, y))
+        return self._standardised(self.base_dataset[self.indices[check_index(idx, len(self), type(self).__name__)]])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return the samples of a batch, which the dataset below reads at once if it can."""
         wanted = [self.indices[i] for i in check_indices(indices, len(self), type(self).__name__).tolist()]
-        return [Pair(((x - self.mean) / self.std, y)) for x, y in _samples(self.base_dataset, wanted)]
+        return [self._standardised(sample) for sample in _samples(self.base_dataset, wanted)]
+
+    def _standardised(self, sample: Any) -> Pair:
+        x, y = _pair(sample, self)
+        return Pair(((x - self.mean) / self.std, y))
 
 
 class WorkerSafeAugmentedDataset(Dataset[Any]):
@@ -142,11 +147,15 @@ class WorkerSafeAugmentedDataset(Dataset[Any]):
     def _augmented(self, index: int, sample: Any) -> Any:
         if not self.training:
             return sample
-        x, y = sample
+        x, y = _pair(sample, self)
         key = self._key(index)
         for step in self._steps:
             x = step.apply(x, key)
         return Pair((x, y))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _share(self._epoch)  # a copy, or what pickle made, lies in memory of this process alone
 
     def _key(self, index: int) -> int:
         epoch = int(self._epoch[0])
@@ -189,9 +198,26 @@ def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNois
 def _shared_counter() -> torch.Tensor:
     """Return -1 in shared memory: workers that live on from epoch to epoch see what the trainer sets."""
     counter = torch.full((1,), -1, dtype=torch.int64)
+    _share(counter)
+    return counter
+
+
+def _share(counter: torch.Tensor) -> None:
     with contextlib.suppress(RuntimeError):  # no shared memory, so no workers either
         counter.share_memory_()
-    return counter
+
+
+def _pair(sample: Any, where: object) -> tuple[Any, Any]:
+    """Return input and target of a sample; a mapping of two entries would come apart into its two names."""
+    parts = tuple(sample) if isinstance(sample, Iterable) and not isinstance(sample, (Mapping, str)) else ()
+    if len(parts) != 2:
+        name = where.__name__ if isinstance(where, type) else type(where).__name__
+        found = f" of {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f" of {len(parts)}"
+        raise SchemaMismatchError(
+            f"{name}: expected samples that are (input, target) pairs, found {type(sample).__name__}{found}; "
+            "give the dataset below a transform that returns a pair"
+        )
+    return parts[0], parts[1]
 
 
 def _samples(dataset: Any, indices: list[int]) -> Iterable[Any]:

@@ -260,3 +260,30 @@ def test_a_damaged_file_fails_loudly_in_a_thread(tmp_path):
 
 def test_predicate_error_is_a_value_error():
     assert issubclass(PredicateError, ValueError)
+
+
+def test_stats_count_what_threads_read(files):
+    batches = create_optimized_dataloader(files, 16, num_workers=2, rank=0, world_size=1)
+    assert sum(len(batch.guid) for batch in batches) == 60
+    assert batches.dataset.get_stats()["access_count"] == 60
+    batches.dataset.clear_cache()
+    assert batches.dataset.get_stats()["access_count"] == 0
+    uncached = CombinedHDF5Dataset(files, cache_size=0)
+    uncached[0]
+    assert uncached.get_stats()["access_count"] == 1
+
+
+def test_the_index_can_be_built_anew(tmp_path):
+    path = write_signals(tmp_path / "growing.h5", 0, 10)
+    dataset = CombinedHDF5Dataset(path, cs_label=True)
+    assert len(dataset) == 4
+    write_signals(tmp_path / "growing.h5", 0, 30)
+    dataset._build_index()
+    assert len(dataset) == 10
+    assert dataset[9].fhr_st[0, 0] == 27
+    assert len(dataset._cache) == 1
+
+
+def test_patients_may_come_from_a_generator_and_sizes_from_numpy(files):
+    assert chosen(files, allowed_guids=(f"patient_{i:03d}" for i in (1, 3))) == [4, 5, 6, 7, 12, 13, 14, 15]
+    assert len(create_optimized_dataloader(files, np.int64(16), 0, 0, 1, cache_size=np.int64(9))) == 4

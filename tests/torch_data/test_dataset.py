@@ -4,11 +4,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
-from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.errors import NotFoundError, OptionError, PositionError, PredicateError, UnknownColumnError
 from ray_h5.planning.planner import plan_files
 from ray_h5.torch_data import (
+    CombinedHDF5Dataset,
     H5DataLoader,
     H5Dataset,
     OrderSampler,
@@ -191,3 +192,78 @@ def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):
     dataset = H5Dataset(path, **options)
     assert [sample.x.item() for sample in dataset] == [1, 2]
     assert dataset.row_ids(range(len(dataset))).tolist() == plan_files([path], **options)[1].selection.tolist()
+
+
+def test_a_state_that_would_tell_what_was_read_ahead_is_refused(files):
+    dataset = H5Dataset(files, ["fhr_st"])
+    batches = H5DataLoader(dataset, 7, OrderSampler(dataset), threads=1)
+    next(iter(batches))
+    with pytest.raises(OptionError, match="OrderSampler of stretch=1 has no state that tells what was delivered"):
+        batches.state_dict()
+    inside = OrderSampler(dataset, stretch=7)
+    next(iter(inside))
+    with pytest.raises(PositionError, match="found one inside a batch"):
+        loader(dataset, 7, seed=0).load_state_dict(inside.state_dict())
+
+
+def test_a_look_ahead_changes_no_state_of_the_loader(files):
+    batches = loader(files, 7, columns=["fhr_st"], threads=1)
+    whole = [ids_of(batch) for batch in batches]
+    running = iter(batches)
+    head = [ids_of(next(running)), ids_of(next(running))]
+    next(iter(batches))
+    head.append(ids_of(next(running)))
+    again = loader(files, 7, columns=["fhr_st"], threads=1)
+    again.load_state_dict(batches.state_dict())
+    assert head + [ids_of(batch) for batch in again] == whole
+    assert head + [ids_of(batch) for batch in running] == whole
+
+
+def by_epoch(samples):
+    samples.sort(key=lambda sample: -int(sample["epoch"]))
+    samples.append(samples.pop(0))
+    return default_collate(samples)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_may_change_the_list_of_samples(files, workers):
+    dataset = H5Dataset(files, ["epoch", "fhr_st"])
+    batches = DataLoader(dataset, batch_size=6, num_workers=workers, collate_fn=by_epoch)
+    assert ids_of(next(iter(batches))) == [4, 3, 2, 1, 0, 5]
+    samples = dataset.__getitems__([1, 2, 3])
+    del samples[1]
+    samples[0] = dataset[7]
+    samples.reverse()
+    assert len(samples) == 2
+    assert ids_of(default_collate(samples)) == [3, 7]
+    assert [int(sample.epoch) for sample in samples[:]] == [3, 7]
+
+
+def test_numbers_of_numpy_are_numbers(files):
+    dataset = H5Dataset(files, cache_size=np.int64(5), cache_bytes=np.int64(10_000), kept_bytes=np.int64(0))
+    assert dataset[3].epoch == 3
+    assert len(loader(files, np.int64(30), columns=["epoch"])) == 2
+    with pytest.raises(OptionError, match="cache_size"):
+        H5Dataset(files, cache_size=np.int64(-1))
+
+
+@pytest.mark.parametrize("indices", [[0.5, 1.0], np.arange(3) / 2, [True, False], torch.ones(2, dtype=torch.bool)])
+def test_what_is_no_index_is_not_made_one(files, indices):
+    dataset = H5Dataset(files, ["epoch"])
+    with pytest.raises(OptionError, match="expected integers for indices"):
+        dataset.__getitems__(indices)
+    assert len(dataset.__getitems__([])) == 0
+    assert [int(each.epoch) for each in dataset.__getitems__([torch.tensor(4), np.uint8(3), -60])] == [4, 3, 0]
+
+
+def test_what_the_errors_about_paths_advise_can_be_done(files, tmp_path):
+    """They are those of Ray's reader, whose options are the same here."""
+    (tmp_path / "one.hdf").symlink_to(files[0])
+    with pytest.raises(NotFoundError, match="ignore_missing_paths=True"):
+        H5Dataset([*files, "missing.h5"])
+    with pytest.raises(NotFoundError, match="file_extensions="):
+        H5Dataset(tmp_path)
+    assert len(H5Dataset([*files, "missing.h5"], ignore_missing_paths=True)) == 60
+    assert len(H5Dataset(tmp_path, file_extensions=["hdf"])) == 20
+    assert len(CombinedHDF5Dataset([*files, "missing.h5"], ["epoch"], ignore_missing_paths=True)) == 60
+    assert len(kfold([*files, "missing.h5"], 3, ignore_missing_paths=True)) == 3

@@ -3,10 +3,10 @@ import logging
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, machine
+from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler, machine
 from ray_h5.torch_data import factory as home
 from ray_h5.torch_data.factory import Machine
 from ray_h5.torch_data.wrappers import worker_init_fn
@@ -178,3 +178,23 @@ def test_the_monitor_of_nothing():
     with pytest.raises(OptionError, match="num_batches=0"):
         monitor.time_batch_loading([1], 0)
     assert monitor.time_batch_loading([1, 2], 10)["batches"] == 2
+
+
+@pytest.mark.parametrize("none", [{"sampler": None}, {"batch_sampler": None}, {"shuffle": None}])
+def test_no_sampler_is_no_order(none):
+    training = OptimalDataLoaderFactory.create_training_loader(DATA, 10, num_workers=0, **none)
+    assert type(training.sampler) is RandomSampler
+    validation = OptimalDataLoaderFactory.create_validation_loader(DATA, 10, num_workers=0, **none)
+    assert type(validation.sampler) is SequentialSampler
+
+
+def test_the_monitor_says_what_it_measures(caplog):
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        DataLoaderPerformanceMonitor().benchmark_configurations(DATA, 10, [{"num_workers": 0}], num_batches=1)
+    assert "configuration 1 of 1: {'num_workers': 0}" in caplog.text
+
+
+def test_a_rank_whose_samples_do_not_fill_a_batch_gets_one():
+    sampler = OrderSampler(DATA, rank=1, world_size=4)
+    batches = OptimalDataLoaderFactory.create_training_loader(DATA, 64, sampler=sampler, num_workers=0)
+    assert [len(batch[0]) for batch in batches] == [26]

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset
 
 from ray_h5.errors import (
     NotFoundError,
@@ -159,3 +159,29 @@ def test_a_live_writer_in_swmr_mode(tmp_path):
         with pytest.raises(BlockingIOError):
             H5LazyDataset(path, "x", swmr=False)
         writer.communicate("\n")
+
+
+def test_single_numbers_of_any_type(tmp_path):
+    path = tmp_path / "numbers.h5"
+    kinds = ("u1", "u2", "u4", "u8", "i1", "i8", "f2", ">u8", "?")
+    with h5py.File(path, "w") as file:
+        for kind in kinds:
+            file[kind] = np.arange(2).astype(kind)
+    for kind in kinds:
+        value = H5LazyDataset(path, kind)[1]
+        assert (value.shape, value.item()) == ((), 1)
+        assert value.numpy().dtype == np.dtype(kind).newbyteorder("=")
+
+
+@pytest.mark.parametrize(
+    "put_together",
+    [ConcatDataset, lambda parts: StackDataset(*parts), lambda parts: StackDataset(a=parts[0], b=parts[1])],
+    ids=["concat", "stack", "named"],
+)
+def test_the_worker_init_function_finds_all_datasets_below(pairs, monkeypatch, put_together):
+    parts = [H5LazyDataset(pairs, "images"), H5LazyDataset(pairs, "labels")]
+    assert [len(part[0].shape) for part in parts] == [2, 0]
+    info = type("Info", (), {"dataset": torch.utils.data.Subset(put_together(parts), [1, 2])})
+    monkeypatch.setattr("ray_h5.torch_data.lazy.get_worker_info", lambda: info)
+    h5_worker_init_fn(1)
+    assert [part._reader for part in parts] == [None, None]

@@ -238,3 +238,26 @@ def test_a_plain_dataloader_takes_them(files):
     sampler = OrderBatchSampler(dataset, 7)
     found = [ids_of(batch) for batch in DataLoader(dataset, batch_sampler=sampler)]
     assert found == list(OrderBatchSampler(dataset, 7))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        OrderSampler(range(N), seed=1, stretch=4),
+        OrderBatchSampler(range(N), 4, seed=1),
+        EpochShuffleSampler(N, seed=1),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_a_look_ahead_in_the_middle_of_an_epoch_loses_nothing(sampler):
+    """Such as ``next(iter(loader))`` inside the loop over that loader, for a batch to show."""
+    whole = list(sampler)
+    for done in range(1, len(whole)):
+        running = iter(sampler)
+        head = list(itertools.islice(running, done))
+        list(itertools.islice(iter(sampler), 3))
+        head.append(next(running))
+        state = sampler.state_dict()
+        assert head + list(running) == whole
+        sampler.load_state_dict(state)
+        assert list(sampler) == (whole[done + 1 :] or whole)

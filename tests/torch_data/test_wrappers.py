@@ -1,3 +1,4 @@
+import copy
 import pickle
 import random
 
@@ -6,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.torch_data import (
     H5LazyDataset,
     WorkerSafeAugmentedDataset,
@@ -160,3 +161,33 @@ def test_seeds_of_workers_do_not_meet():
             worker_init_fn(worker)
             states.add((random.random(), np.random.rand(), torch.rand(()).item()))  # noqa: NPY002
     assert len(states) == 25
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
+def test_workers_that_live_on_see_the_epoch_of_a_copy(copied):
+    dataset = copied(WorkerSafeAugmentedDataset(Ones(8), MASKS))
+    options = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = DataLoader(dataset, batch_size=4, **options)
+    epochs = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        epochs.append(torch.cat([inputs for inputs, _ in loader]))
+    assert torch.equal(epochs[0], epochs[2])
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+class Named(Ones):
+    """Samples that are no pairs."""
+
+    def __getitem__(self, index):
+        return {"x": torch.ones(1, 100, 150), "y": index}
+
+
+def test_samples_that_are_no_pairs_say_so():
+    triples = torch.utils.data.TensorDataset(*[torch.ones(4)] * 3)
+    with pytest.raises(SchemaMismatchError, match=r"StandardizedDataset: expected .* pairs, found dict of 'x', 'y'"):
+        WorkerSafeStandardizedDataset(Named(), [0], 0, 1)[0]
+    with pytest.raises(SchemaMismatchError, match=r"AugmentedDataset: expected .* pairs, found dict of 'x', 'y'"):
+        WorkerSafeAugmentedDataset(Named(), MASKS)[0]
+    with pytest.raises(SchemaMismatchError, match="found tuple of 3"):
+        WorkerSafeStandardizedDataset.from_indices(triples, [0], [1])
