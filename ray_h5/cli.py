@@ -89,7 +89,7 @@ def _index(arguments: argparse.Namespace) -> int:
     from ray_h5.planning.store import check_index_dir
 
     began = time.perf_counter()
-    lookup = Lookup(Scope(arguments.group, tuple(arguments.allow_external)), check_index_dir(arguments.dir))
+    lookup = Lookup(Scope.of(arguments.group, arguments.allow_external), check_index_dir(arguments.dir))
     index = build_index(expand_paths(arguments.paths), arguments.columns, lookup)
     specs = index.find(arguments.values)
     check_names(arguments.values, specs)

@@ -16,7 +16,9 @@ _MAX_NUMBERED = 1 << 20
 
 
 def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-    """Return the folders that a user means; one alone is no list of its letters, of which ``/`` would be all there is.
+    """Return the folders that a user means, as absolute paths: another process has another current folder.
+
+    One alone is no list of its letters, of which ``/`` would be all there is.
 
     Raises
     ------
@@ -24,10 +26,10 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         If one of them is empty, which would be the current folder of each process.
     """
     given = [allow_external] if isinstance(allow_external, (str, os.PathLike)) else allow_external
-    roots = tuple(os.fspath(root) for root in given)
+    roots = [os.fspath(root) for root in given]
     if "" in roots:
-        raise OptionError(f"allow_external={list(roots)}: expected folders, found an empty name")
-    return roots
+        raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
+    return tuple(map(os.path.abspath, roots))
 
 
 @dataclass(frozen=True, slots=True)

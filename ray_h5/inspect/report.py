@@ -12,6 +12,7 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import choose_block_rows
 
 
@@ -142,7 +143,7 @@ class Report:
 def inspect_files(
     paths: Sequence[str],
     group: str = "/",
-    allow_external: Sequence[str] = (),
+    allow_external: PathLike | Sequence[PathLike] = (),
     shuffle: Callable[[RowIndex, int], str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Report:
@@ -164,7 +165,7 @@ def inspect_files(
     RayH5Error
         If none of the files can be opened: what is wrong with the first.
     """
-    scope = Scope(group, tuple(allow_external))
+    scope = Scope.of(group, allow_external)
     files: list[FileReport] = []
     errors: dict[str, RayH5Error] = {}
     for path in paths:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.hdf5.external import PathLike, as_roots
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.rows import common_rows
@@ -27,6 +28,11 @@ class Scope:
     group: str = "/"
     allow_external: tuple[str, ...] = ()
     threads: int = 1
+
+    @classmethod
+    def of(cls, group: str, allow_external: PathLike | Iterable[PathLike], threads: int = 1) -> Scope:
+        """Return the scope that a user's arguments mean."""
+        return cls(group, as_roots(allow_external), threads)
 
     def open(self, path: str, expect: FileIdentity | None = None) -> RowReader:
         return RowReader(path, self.group, self.threads, self.allow_external, expect=expect)

@@ -13,6 +13,7 @@ from ray_h5.errors import OptionError
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.predicate import check_names, comparable_type, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
@@ -30,7 +31,7 @@ def plan_files(
     predicate: pc.Expression | None = None,
     shuffle: Shuffle | None = None,
     dtypes: Mapping[str, object] | None = None,
-    allow_external: Sequence[str] = (),
+    allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: str | None = None,
     block_rows: int | None = None,
     threads: int = 1,
@@ -51,7 +52,7 @@ def plan_files(
         The order of an epoch.
     dtypes : mapping of str to dtype, optional
         Columns to cast.
-    allow_external : sequence of str
+    allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : str, optional
         A folder in which the index is kept.
@@ -61,7 +62,7 @@ def plan_files(
         Threads that one read may use.
     """
     folder = None if index_dir is None else check_index_dir(index_dir)
-    index = build_index(paths, columns, Lookup(Scope(group, tuple(allow_external), threads), folder))
+    index = build_index(paths, columns, Lookup(Scope.of(group, allow_external, threads), folder))
     specs = cast_columns(index.columns, dtypes or {})
     selection = None if predicate is None else select(index, specs, predicate)
     return index, make_plan(index, list(specs.values()), selection, shuffle, block_rows)
