@@ -17,7 +17,7 @@ from ray_h5.planning.paths import PathLike
 from ray_h5.planning.planner import select
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.samples import Sample, to_torch
+from ray_h5.torch_data.samples import Sample
 
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
@@ -173,7 +173,7 @@ class CombinedHDF5Dataset(H5Dataset):
         ]
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        return Sample((name, self._column(name, to_torch(values))) for name, values in arrays.items())
+        return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
 
     def _column(self, name: str, values: Any) -> Any:
         if not isinstance(values, torch.Tensor):

@@ -230,7 +230,11 @@ class H5Dataset(Dataset[Any]):
         return selection
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        return Sample((name, to_torch(values)) for name, values in arrays.items())
+        return Sample((name, self._values(name, values)) for name, values in arrays.items())
+
+    def _values(self, name: str, array: np.ndarray) -> Any:
+        as_bytes = any(spec.as_bytes for spec in self._specs if spec.name == name)
+        return to_torch(array, name, as_bytes=as_bytes)
 
     def __repr__(self) -> str:
         return (

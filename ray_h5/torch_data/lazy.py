@@ -108,17 +108,20 @@ class H5LazyDataset(Dataset[Any]):
 
     def __getitem__(self, idx: SupportsIndex) -> Any:
         values = self._read(np.array([check_index(idx, self._length, self.path)]))
-        return self._sample([as_python(array[0]) for array in values])
+        return self._sample(self._one(values, 0))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return the samples of a batch, read by one call."""
         values = self._read(check_indices(indices, self._length, self.path))
         if self.transform is None and self.target_transform is None:
-            whole = Pair(to_torch(array) for array in values)
+            whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
             return list(whole[0])
-        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
+        return [self._sample(self._one(values, i)) for i in range(len(indices))]
+
+    def _one(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
+        return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
     def close(self) -> None:
         """Let go of the file. Samples cannot be read any more."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.errors import OptionError, RowIndexError
+from ray_h5.errors import OptionError, RowIndexError, UnsupportedColumnError
 from ray_h5.torch_data.transport import pack, slot_of, unpack
 
 
@@ -216,13 +216,27 @@ def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
     return like.set_(storage, 0, shape)
 
 
-def to_torch(array: np.ndarray) -> Any:
+def to_torch(array: np.ndarray, name: str, *, as_bytes: bool = False) -> Any:
     """Return the values of a column as they go into a batch: a tensor, or a list of what tensors cannot hold."""
     if array.dtype.kind in "biufc":
         return torch.from_numpy(array)
-    return [as_python(value) for value in array]
+    return [as_python(value, name, as_bytes=as_bytes) for value in array]
 
 
-def as_python(value: Any) -> Any:
-    """Return one value that is no number: text as str, or what numpy makes of it."""
-    return value.decode() if isinstance(value, bytes) else value
+def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:
+    """Return one value that is no number: text as str or as its bytes, or what numpy makes of it.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If text is not UTF-8.
+    """
+    if as_bytes or not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise UnsupportedColumnError(
+            f"column {name!r} holds {value!r}, which is not UTF-8. H5Dataset(..., dtypes={{{name!r}: bytes}}) gives "
+            "its values as bytes."
+        ) from None

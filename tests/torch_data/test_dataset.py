@@ -267,3 +267,21 @@ def test_what_the_errors_about_paths_advise_can_be_done(files, tmp_path):
     assert len(H5Dataset(tmp_path, file_extensions=["hdf"])) == 20
     assert len(CombinedHDF5Dataset([*files, "missing.h5"], ["epoch"], ignore_missing_paths=True)) == 60
     assert len(kfold([*files, "missing.h5"], 3, ignore_missing_paths=True)) == 3
+
+
+def test_text_that_is_not_utf_8(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["name"] = np.array([b"a", b"\xff\xfe", b"c"])
+        file["x"] = np.arange(3)
+    dataset = H5Dataset(path)
+    assert dataset[0]["name"] == "a"
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: H5LazyDataset(path, "x", "name")[1]):
+        with pytest.raises(
+            UnsupportedColumnError, match=r"column 'name' holds b'\\xff\\xfe', which is not UTF-8.*bytes"
+        ):
+            read()
+    as_stored = H5Dataset(path, dtypes={"name": bytes})
+    assert as_stored[1]["name"] == b"\xff\xfe"
+    (batch,) = DataLoader(as_stored, batch_size=3)
+    assert batch["name"] == [b"a", b"\xff\xfe", b"c"]
