@@ -6,12 +6,20 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from ray_h5.errors import NotFoundError, OptionError, PositionError, PredicateError, UnknownColumnError
+from ray_h5.errors import (
+    NotFoundError,
+    OptionError,
+    PositionError,
+    PredicateError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
 from ray_h5.planning.planner import plan_files
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5DataLoader,
     H5Dataset,
+    H5LazyDataset,
     OrderSampler,
     Shuffle,
     any_equal,
@@ -276,10 +284,10 @@ def test_text_that_is_not_utf_8(tmp_path):
         file["x"] = np.arange(3)
     dataset = H5Dataset(path)
     assert dataset[0]["name"] == "a"
-    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: H5LazyDataset(path, "x", "name")[1]):
-        with pytest.raises(
-            UnsupportedColumnError, match=r"column 'name' holds b'\\xff\\xfe', which is not UTF-8.*bytes"
-        ):
+    lazy = H5LazyDataset(path, "x", "name")
+    message = r"column 'name' holds b'\\xff\\xfe', which is not UTF-8.*: bytes"
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: lazy[1]):
+        with pytest.raises(UnsupportedColumnError, match=message):
             read()
     as_stored = H5Dataset(path, dtypes={"name": bytes})
     assert as_stored[1]["name"] == b"\xff\xfe"
