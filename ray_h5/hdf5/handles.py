@@ -52,6 +52,7 @@ class OpenFile:
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
         self.identity = self.source.identity()
         self._columns: dict[str, ColumnLayout] = {}
+        self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._readers: dict[str, DirectColumn | H5pyColumn] = {}
 
@@ -76,8 +77,12 @@ class OpenFile:
         with self._lock:
             if self._refused is None:
                 with self.library() as library:
-                    self._columns, self._refused = describe(library.tree)
-            return FileLayout(self.path, self._group, self.identity, dict(self._columns), dict(self._refused))
+                    listed, self._refused = describe(library.tree)
+                self._listed = tuple(listed)
+                self._columns.update(listed)
+            # Columns may also have been asked for by names that are not in the list: "/x" is "x".
+            columns = {name: self._columns[name] for name in self._listed}
+            return FileLayout(self.path, self._group, self.identity, columns, dict(self._refused))
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return what the values of columns take in the file."""

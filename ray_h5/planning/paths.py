@@ -6,6 +6,8 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
 
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
@@ -30,7 +32,9 @@ def expand_paths(
     Parameters
     ----------
     paths : str, path-like, or a sequence of them
-        Files, directories (searched to the bottom) and globs.
+        Files, directories (searched to the bottom) and globs. Neither finds hidden files, such as
+        the ``._run.h5`` that some systems leave beside a file, or follows a symbolic link to a
+        folder that it lies in.
     file_extensions : sequence of str, optional
         Endings of the files to take from directories and globs; None takes all. A file that is
         named itself is always taken.
@@ -48,10 +52,11 @@ def expand_paths(
     ------
     NotFoundError
         Listing every path that does not exist, or where nothing is found at all.
+    OptionError
+        If an argument is of another kind than said above.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not given:
-        raise OptionError("paths: expected at least one file, directory or glob, found an empty list")
+    given = list_paths(paths)
+    _check_extensions(file_extensions)
     found: set[str] = set()
     missing: list[str] = []
     passed_over = 0
@@ -68,11 +73,7 @@ def expand_paths(
     if missing and not ignore_missing_paths:
         raise NotFoundError(_list_missing(missing))
     if not found:
-        raise NotFoundError(
-            f"found no HDF5 file in {', '.join(map(repr, given[:_MAX_LISTED]))}: {passed_over} files there do not "
-            f"end in {file_extensions}, {len(missing)} paths do not exist. Name other endings with "
-            "file_extensions=[...], or any with file_extensions=None."
-        )
+        raise NotFoundError(_say_nothing_found(given, passed_over, file_extensions, missing))
     return sorted(found, key=natural_key)
 
 
@@ -86,6 +87,36 @@ def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
     """Tell whether a path says, with ``local://``, that only the driver's node has the file."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     return any(os.fspath(each).startswith("local://") for each in given)
+
+
+def list_paths(paths: object) -> list[PathLike]:
+    """Return what `paths` names, one by one; an iterator, such as of ``Path.glob``, is used up by it.
+
+    Raises
+    ------
+    OptionError
+        If that is nothing, or something else than paths.
+    """
+    single = isinstance(paths, (str, os.PathLike))
+    if not single and not (isinstance(paths, Iterable) and not isinstance(paths, bytes)):
+        raise OptionError(f"paths={paths!r}: expected a file, a directory, a glob, or a list of them")
+    given: list[PathLike] = [cast("PathLike", paths)] if single else list(cast("Iterable[PathLike]", paths))
+    if not given:
+        raise OptionError("paths: expected at least one file, directory or glob, found an empty list")
+    for path in given:
+        # An empty path would be the root of `filesystem`, and is more often a variable that was not set.
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise OptionError(f"paths: expected str or path-like, found {path!r}")
+    return given
+
+
+def _check_extensions(extensions: object) -> None:
+    if isinstance(extensions, str):
+        # Its letters would be endings one by one, and would match files that are none of HDF5.
+        raise OptionError(
+            f"file_extensions={extensions!r}: expected a list of endings, found one; write "
+            f"file_extensions=[{extensions!r}]"
+        )
 
 
 def _local_root(filesystem: object) -> str:
@@ -125,14 +156,48 @@ def _candidates(path: str) -> list[str] | None:
     if os.path.lexists(path):
         return [path]
     if glob.has_magic(path):
-        matched = glob.glob(path, recursive=True)
+        matched = _matched(path)
         return [file for each in matched for file in (_walk(each) if os.path.isdir(each) else [each])] or None
     return None
 
 
+def _matched(pattern: str) -> list[str]:
+    """Return what a glob matches.
+
+    The standard library's ``**`` follows links that lead up, over and over: two of them are enough for it
+    never to end.
+    """
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return glob.glob(pattern)
+    at = parts.index("**")
+    tops, below = glob.glob(str(Path(*parts[:at]))), parts[at + 1 :]
+    if not below:
+        return [file for top in tops for file in _walk(top)]
+    folders = [folder for top in tops for folder, _ in _descend(top)]
+    return [path for folder in folders for path in _matched(os.path.join(glob.escape(folder), *below))]
+
+
 def _walk(folder: str) -> Iterator[str]:
-    for parent, _, names in os.walk(folder, followlinks=True):
+    for parent, names in _descend(folder):
         yield from (os.path.join(parent, name) for name in names)
+
+
+def _descend(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder from `folder` on, with the names of its files; none that is hidden, as in globs."""
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        yield parent, [name for name in names if not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not _leads_up(os.path.join(parent, name))
+        ]
+
+
+def _leads_up(folder: str) -> bool:
+    """Tell whether a folder is a link to one that it lies in: a loop, in which each file is found without end."""
+    if not Path(folder).is_symlink():
+        return False
+    target = os.path.realpath(folder)
+    return os.path.commonpath([target, os.path.realpath(os.path.dirname(folder))]) == target
 
 
 def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
@@ -143,9 +208,26 @@ def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
 
 
 def _list_missing(missing: Sequence[str]) -> str:
-    shown = "\n".join(f"  {path}" for path in missing[:_MAX_LISTED])
-    more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
-    return (
-        f"{len(missing)} of the paths do not exist:\n{shown}{more}\n"
-        "Correct them, or pass ignore_missing_paths=True to go on without."
+    shown = "\n".join(
+        f"  {path}{' (a glob that matches nothing)' if glob.has_magic(path) else ''}" for path in missing[:_MAX_LISTED]
     )
+    more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
+    many = "1 path does not exist" if len(missing) == 1 else f"{len(missing)} paths do not exist"
+    correct = "Correct it" if len(missing) == 1 else "Correct them"
+    return f"{many}:\n{shown}{more}\n{correct}, or pass ignore_missing_paths=True to go on without."
+
+
+def _say_nothing_found(
+    given: Sequence[PathLike], passed_over: int, extensions: Iterable[str] | None, missing: Sequence[str]
+) -> str:
+    where = ", ".join(repr(os.fspath(path)) for path in given[:_MAX_LISTED])
+    if passed_over:
+        why = (
+            f"{passed_over} files there do not end in {' or '.join(extensions or ())}. Name other endings with "
+            "file_extensions=[...], or any with file_extensions=None."
+        )
+    elif missing:
+        why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."
+    else:
+        why = "there are no files."
+    return f"found no HDF5 file in {where}: {why}"

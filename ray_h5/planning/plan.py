@@ -220,12 +220,14 @@ def choose_block_rows(row_bytes: int, num_rows: int, block_rows: int | None, num
         one block and need no copy. It depends on the data alone, not on the machine.
     """
     for name, value in (("block_rows", block_rows), ("override_num_blocks", num_blocks)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name}={value}: expected 1 or more")
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise OptionError(f"{name}={value!r}: expected an integer of 1 or more")
     if block_rows is not None and num_blocks is not None:
         raise OptionError("block_rows and override_num_blocks both say how large a block is; pass one of them")
     if block_rows is not None:
-        return block_rows
+        return int(block_rows)
     if num_blocks is not None:
         return max(1, math.ceil(num_rows / num_blocks))
     rows = min(_BLOCK_BYTES / max(row_bytes, 1), num_rows / _FEWEST_BLOCKS)

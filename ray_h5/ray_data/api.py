@@ -17,7 +17,7 @@ from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.index import build_index as build
 from ray_h5.planning.lookup import Lookup, read_ahead
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
 from ray_h5.planning.plan import Tail
 from ray_h5.planning.predicate import check_names
 from ray_h5.planning.shuffle import Shuffle
@@ -49,7 +49,7 @@ def read_h5(
     tail: Literal["keep", "drop", "pad"] = "keep",
     tail_rows: int | None = None,
     preserve_order: bool = True,
-    allow_external: Sequence[PathLike] = (),
+    allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
@@ -80,8 +80,9 @@ def read_h5(
         The order of an epoch; another one in each. True draws a seed (and logs it); ``"rows"``,
         ``"chunks"`` and ``"files"`` say what is drawn; `ray_h5.Shuffle` says all.
     dtypes : mapping of str to dtype, optional
-        Columns to cast while reading: ``{"image": "float16"}`` halves what travels. ``bytes`` for
-        a column of strings delivers them undecoded.
+        Columns to cast while reading: ``{"image": "float16"}`` halves what travels. Values
+        that do not fit become what numpy's ``astype`` makes of them. ``bytes`` for a column of
+        strings delivers them undecoded.
     include_paths : bool
         Add the column ``path``: the file of each row.
     include_row_ids : bool
@@ -104,7 +105,7 @@ def read_h5(
     preserve_order : bool
         Deliver blocks in the order of the epoch. False lets faster tasks overtake; the order is
         then another one each time. A trainer has options of its own: see `ray_h5.data_config`.
-    allow_external : sequence of path-like
+    allow_external : path-like, or sequence of them
         Folders that external links, virtual datasets and external storage may lead into; they are
         refused elsewhere.
     filesystem : pyarrow or fsspec file system, optional
@@ -146,10 +147,11 @@ def read_h5(
     >>> ds = ray_h5.read_h5("data/*.h5", columns=["signal", "label"])  # doctest: +SKIP
     >>> ds = ds.filter(expr=col("label") == 1)  # doctest: +SKIP
     """
+    paths = list_paths(paths)
     source = H5Datasource(
         expand_paths(paths, file_extensions, ignore_missing_paths, filesystem),
         columns=_names(columns),
-        group=group,
+        group=_group(group),
         shuffle=as_shuffle(shuffle),
         tail=_tail(tail, tail_rows),
         dtypes=_known(dtypes or {}),
@@ -160,7 +162,7 @@ def read_h5(
         index_dir=None if index_dir is None else check_index_dir(os.fspath(index_dir)),
         block_rows=block_rows,
         num_blocks=override_num_blocks,
-        allow_external=[os.fspath(root) for root in allow_external],
+        allow_external=allow_external,
         threads=max(1, int(num_cpus or 1)),
         local_only=is_local_only(paths),
     )
@@ -189,7 +191,7 @@ def build_index(
     group: str = "/",
     predicate_columns: Sequence[str] = (),
     index_dir: PathLike | None = None,
-    allow_external: Sequence[PathLike] = (),
+    allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
@@ -218,14 +220,16 @@ def build_index(
     RayH5Error
         As for `read_h5`.
     """
-    scope = Scope(group, tuple(os.fspath(root) for root in allow_external))
+    scope = Scope.of(_group(group), allow_external)
     folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
+    paths = list_paths(paths)
     spread = read_ahead if is_local_only(paths) else in_tasks
     files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)
     index = build(files, _names(columns), Lookup(scope, folder, spread))
-    if predicate_columns:
-        specs = index.find(list(predicate_columns))
-        check_names(predicate_columns, specs)
+    names = _names(predicate_columns, "predicate_columns")
+    if names:
+        specs = index.find(names)
+        check_names(names, specs)
         index.small_columns(list(specs.values()))
     return index
 
@@ -260,10 +264,20 @@ def _tail(rule: str, rows: int | None) -> Tail | None:
     return Tail(cast("Any", rule), rows)
 
 
-def _names(columns: Sequence[str] | None) -> list[str] | None:
+def _names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:
     if isinstance(columns, str):
-        raise OptionError(f"columns={columns!r}: expected a list of names, found one; write columns=[{columns!r}]")
-    return None if columns is None else list(columns)
+        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
+    names = None if columns is None else list(columns)
+    for name in names or ():
+        if not isinstance(name, str):
+            raise OptionError(f"{option}: expected names, such as 'signal' or 'obs/image', found {name!r}")
+    return names
+
+
+def _group(group: str) -> str:
+    if not isinstance(group, str):
+        raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
+    return group
 
 
 def _known(dtypes: Mapping[str, npt.DTypeLike]) -> Mapping[str, npt.DTypeLike]:

@@ -21,6 +21,7 @@ from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import build_index
 from ray_h5.planning.lookup import Lookup, read_ahead
+from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
@@ -61,7 +62,7 @@ class H5Datasource(Datasource):
         A folder in which the index is kept.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are sized by their bytes.
-    allow_external : sequence of str
+    allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     threads : int
         Threads that read and decode in one task.
@@ -90,7 +91,7 @@ class H5Datasource(Datasource):
         index_dir: str | None = None,
         block_rows: int | None = None,
         num_blocks: int | None = None,
-        allow_external: Sequence[str] = (),
+        allow_external: PathLike | Sequence[PathLike] = (),
         threads: int = 1,
         local_only: bool = False,
     ) -> None:
@@ -101,7 +102,7 @@ class H5Datasource(Datasource):
         self._shuffle, self._tail = shuffle, tail
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        scope = Scope(group, tuple(allow_external), threads)
+        scope = Scope.of(group, allow_external, threads)
         self._index = build_index(paths, columns, Lookup(scope, index_dir, read_ahead if local_only else in_tasks))
         self._columns = cast_columns(self._index.columns, dtypes or {})
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, tail)
@@ -165,9 +166,11 @@ class H5Datasource(Datasource):
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
         runs = data_context is not None
         stretch = self.epochs.begin(plan, data_context) if data_context is not None else Stretch()
-        return read_tasks(
-            plan, self._plans.reference(plan) if runs else plan, self._output, stretch, per_task_row_limit
-        )
+        if runs:
+            return read_tasks(plan, self._plans.reference(plan), self._output, stretch, per_task_row_limit)
+        # What `Dataset.input_files` tells, it takes from the tasks that only count.
+        files = tuple(plan.files.paths.to_pylist())
+        return read_tasks(plan, plan, self._output, stretch, per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import ray
 from ray.data import DataContext
 
@@ -141,16 +142,29 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
     OptionError
         If no dataset has that name, or the epoch is none.
     PositionError
-        If the position is of another epoch.
+        If the position is none, or of another epoch.
     """
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+    check_name(name)
+    if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
         raise OptionError(f"set_epoch: epoch={epoch!r}: expected an integer of zero or more")
+    epoch = int(epoch)
+    if position is not None and not isinstance(position, Position):
+        raise PositionError(
+            f"set_epoch: position={position!r}: expected a Position; make one of what a checkpoint holds with "
+            "Position.from_dict(...)"
+        )
     if position is not None and position.epoch != epoch:
         raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
     world_size = world_size or _world_size()
     names = ray.get(_board().set.remote(name, Setting(epoch, position, world_size)))
     if names:
         raise _unknown(name, names)
+
+
+def check_name(name: object) -> None:
+    """Raise unless `name` can be the name of a dataset."""
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"name={name!r}: expected the name of a dataset, such as 'train'")
 
 
 def running(name: str) -> Running:
@@ -181,6 +195,7 @@ class Epochs:
 
     def __post_init__(self) -> None:
         if self.name is not None:
+            check_name(self.name)
             self._board = open_board()
             ray.get(self._board.register.remote(self.name))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ray.data.expressions import Expr, col
 
+from ray_h5.errors import OptionError
 from ray_h5.planning.criteria import build_where
 from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.paths import PathLike
@@ -68,7 +69,7 @@ def kfold(
     seed: int = 0,
     *,
     hdf5_group: str = "/",
-    allow_external: Sequence[PathLike] = (),
+    allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
 ) -> list[tuple[Expr, Expr]]:
     """Return `k` pairs of predicates: what to train on, and what to validate on.
@@ -93,8 +94,10 @@ def kfold(
     Raises
     ------
     OptionError
-        If there are fewer groups than folds.
+        If there are fewer groups than folds, or `group` is no name.
     """
+    if not isinstance(group, str):
+        raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
     names = [group] if stratify is None else [group, stratify]
     index = build_index(paths, columns=names, group=hdf5_group, allow_external=allow_external, index_dir=index_dir)
     fields = RayFields()

@@ -92,8 +92,10 @@ class Standardize(Preprocessor):
             raise OptionError(f"columns={columns!r}: expected a list of at least one name")
         check_scaling(epsilon, constant)
         check_nan_policy(nan_policy)
-        if sample_rows is not None and sample_rows < 1:
-            raise OptionError(f"sample_rows={sample_rows!r}: expected 1 or more, or None for all rows")
+        if not all(_is_integer(each) for each in _listed(axis)):
+            raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
+        if sample_rows is not None and not (_is_integer(sample_rows) and sample_rows >= 1):
+            raise OptionError(f"sample_rows={sample_rows!r}: expected an integer of 1 or more, or None for all rows")
         self.columns = list(columns)
         self.axis = axis
         self.epsilon = epsilon
@@ -235,6 +237,16 @@ class Standardize(Preprocessor):
 
     def __repr__(self) -> str:
         return f"Standardize({self.columns!r}, axis={self.axis!r})"
+
+
+def _listed(axis: Axis | list[int]) -> Sequence[object]:
+    if axis is None:
+        return ()
+    return axis if isinstance(axis, (tuple, list)) else (axis,)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:

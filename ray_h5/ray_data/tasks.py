@@ -96,6 +96,7 @@ def read_tasks(
     output: Output,
     stretch: Stretch,
     limit: int | None = None,
+    input_files: tuple[str, ...] = (),
 ) -> list[ReadTask]:
     """Return a task for each block of what is left of an epoch.
 
@@ -111,22 +112,33 @@ def read_tasks(
         What is left of which epoch.
     limit : int, optional
         Most rows that are wanted of a task.
+    input_files : tuple of str
+        What the metadata are to name. Ray adds up those of all tasks: the first one names all files.
     """
     schema = schema_of(plan, output)
     cut = stretch.cut(plan)
     if cut.num_blocks == 0:
-        metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=None, exec_stats=None)
+        metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=input_files, exec_stats=None)
         return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
     read = partial(_read_block, source, output, stretch)
-    return [_task(read, cut, block, plan.row_bytes, schema, limit) for block in range(cut.num_blocks)]
+    return [
+        _task(read, cut, block, plan.row_bytes, schema, limit, None if block else input_files)
+        for block in range(cut.num_blocks)
+    ]
 
 
 def _task(
-    read: Callable[..., Iterable[pa.Table]], cut: Cut, block: int, row_bytes: int, schema: pa.Schema, limit: int | None
+    read: Callable[..., Iterable[pa.Table]],
+    cut: Cut,
+    block: int,
+    row_bytes: int,
+    schema: pa.Schema,
+    limit: int | None,
+    input_files: tuple[str, ...] | None,
 ) -> ReadTask:
     start, stop = cut.bounds(block)
     rows = stop - start
-    metadata = BlockMetadata(num_rows=rows, size_bytes=rows * row_bytes, input_files=None, exec_stats=None)
+    metadata = BlockMetadata(num_rows=rows, size_bytes=rows * row_bytes, input_files=input_files, exec_stats=None)
     return ReadTask(partial(read, block, limit), metadata, schema=schema, per_task_row_limit=limit)
 
 

@@ -80,13 +80,14 @@ class TrainBatches:
         self._shard, self._device, self._options = shard, device, options
         self._name, self._epoch, self._start = name, epoch, position
         self._rows = 0
+        self._has_begun = False
         self._running: Running | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from ray_h5.ray_data.collate import to_device
 
         set_epoch(self._name, self._epoch, position=self._start)
-        self._rows, self._running = 0, None
+        self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         for batch in to_device(batches, self._device):
             self._rows += len(next(iter(batch.values())))
@@ -105,10 +106,18 @@ class TrainBatches:
         Raises
         ------
         PositionError
-            If blocks come in no order, so that there is no telling what is done.
+            If blocks come in no order, so that there is no telling what is done; or this epoch has
+            not begun.
         """
         if self._running is None:
-            self._running = running(self._name)
+            found = running(self._name) if self._has_begun else None
+            # Until it begins, or once another one has, what is known is of another epoch.
+            if found is None or found.stretch.epoch != self._epoch:
+                raise PositionError(
+                    f"dataset {self._name!r} is not in epoch {self._epoch}: call position() after a step, while its "
+                    "batches are iterated. Where nothing is done yet, there is no need for a position."
+                )
+            self._running = found
         if not self._running.in_order:
             raise PositionError(
                 f"dataset {self._name!r} is read without order, so that no position tells which rows are done. Pass "

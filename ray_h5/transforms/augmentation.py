@@ -14,7 +14,7 @@ from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, strea
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ROW_KEY", "Augmentation", "check_probability"]
+__all__ = ["ROW_KEY", "Augmentation", "check_column", "check_probability"]
 
 ROW_KEY: Final = "row_key"
 """The column of a batch that holds the keys of its rows."""
@@ -114,6 +114,12 @@ def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
     if array.device.type != "cpu" or array.dtype == torch.bfloat16:
         return None
     return array.detach().numpy()
+
+
+def check_column(column: object) -> None:
+    """Raise an OptionError unless `column` can be the name of one."""
+    if not isinstance(column, str):
+        raise OptionError(f"column={column!r}: expected the name of one column; augment several one after another")
 
 
 def check_probability(p: float) -> None:

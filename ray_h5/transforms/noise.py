@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_probability
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
 __all__ = ["GaussianNoise"]
@@ -73,6 +73,7 @@ class GaussianNoise(Augmentation):
     salt: int = 0
 
     def __post_init__(self) -> None:
+        check_column(self.column)
         check_probability(self.p)
         if not 0 <= self.std < float("inf"):
             raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")

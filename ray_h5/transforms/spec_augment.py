@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_probability
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
 __all__ = ["SpecAugment"]
@@ -60,6 +60,7 @@ class SpecAugment(Augmentation):
     salt: int = 0
 
     def __post_init__(self) -> None:
+        check_column(self.column)
         check_probability(self.p)
         for name in ("time_mask_param", "freq_mask_param", "num_time_masks", "num_freq_masks"):
             if getattr(self, name) < 0:

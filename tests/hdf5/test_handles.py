@@ -533,3 +533,11 @@ def test_results_belong_to_the_caller(path):
     assert all(each.flags.writeable and each.flags.c_contiguous for each in large)
     large[0][:] = 0
     assert_same(large[1], VALUES[np.arange(4000) % 40])
+
+
+def test_another_name_of_a_column_is_not_listed(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": np.arange(3), "obs/y": np.arange(3)})
+    reader = RowReader(path)
+    assert sorted(reader.columns) == ["obs/y", "x"]
+    assert list(reader.read(["/x", "./obs/y"])) == ["/x", "./obs/y"]
+    assert sorted(RowReader(path).columns) == sorted(reader.columns) == ["obs/y", "x"]

@@ -37,6 +37,30 @@ def test_duplicates_are_taken_once(folder):
     assert names(expand_paths(given), folder) == ["f2.h5", "f10.h5"]
 
 
+def test_a_link_that_leads_up_is_no_way_to_more_files(folder):
+    (folder / "sub" / "deep" / "up").symlink_to("..")
+    (folder / "sub" / "root").symlink_to(folder)
+    expected = ["f1.hdf5", "f2.h5", "f10.h5", "sub/deep/f4.h5", "sub/f3.H5"]
+    assert names(expand_paths(folder), folder) == expected
+    assert names(expand_paths(f"{folder}/*"), folder) == expected
+    assert names(expand_paths(f"{folder}/**"), folder) == expected
+    assert names(expand_paths(f"{folder}/**/f*.h5"), folder) == ["f2.h5", "f10.h5", "sub/deep/f4.h5"]
+
+
+def test_a_link_that_leads_elsewhere_is_followed(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "f5.h5").touch()
+    (folder / "more").symlink_to(elsewhere)
+    (folder / "sub" / "again").symlink_to(folder / "sub" / "deep")
+    found = names(expand_paths(folder), folder)
+    assert found[3:] == ["more/f5.h5", "sub/again/f4.h5", "sub/deep/f4.h5", "sub/f3.H5"]
+    assert names(expand_paths(f"{folder}/**/f5.h5"), folder) == ["more/f5.h5"]
+    # A link that is named itself is where the search begins.
+    (folder / "sub" / "up").symlink_to("..")
+    assert names(expand_paths(folder / "sub" / "up" / "sub" / "deep"), folder) == ["sub/up/sub/deep/f4.h5"]
+    assert names(expand_paths(f"{folder}/sub/up/**/f10.h5"), folder) == ["sub/up/f10.h5"]
+
+
 def test_a_file_that_is_named_needs_no_extension(folder):
     assert names(expand_paths(folder / "notes.txt"), folder) == ["notes.txt"]
 
@@ -49,6 +73,8 @@ def test_a_name_that_looks_like_a_glob_is_a_name_first(tmp_path):
 def test_extensions_can_be_chosen(folder):
     assert names(expand_paths(folder, ["txt"]), folder) == ["notes.txt"]
     assert len(expand_paths(folder, None)) == 6
+    with pytest.raises(OptionError, match=r"write file_extensions=\['txt'\]"):
+        expand_paths(folder, "txt")
 
 
 def test_all_missing_paths_are_listed(folder):
@@ -56,7 +82,8 @@ def test_all_missing_paths_are_listed(folder):
     with pytest.raises(NotFoundError) as caught:
         expand_paths(given)
     message = str(caught.value)
-    assert "2 of the paths do not exist" in message
+    assert "2 paths do not exist" in message
+    assert "no*.h5 (a glob that matches nothing)" in message
     assert "gone.h5" in message
     assert "no*.h5" in message
     assert "ignore_missing_paths=True" in message
@@ -66,7 +93,7 @@ def test_all_missing_paths_are_listed(folder):
 def test_nothing_found_says_what_was_passed_over(folder):
     with pytest.raises(NotFoundError, match=r"1 files there do not\s+end in .*file_extensions"):
         expand_paths(f"{folder}/*.txt")
-    with pytest.raises(NotFoundError, match="1 paths do not exist"):
+    with pytest.raises(NotFoundError, match="all of these are missing"):
         expand_paths(folder / "gone.h5", ignore_missing_paths=True)
 
 
@@ -77,6 +104,11 @@ def test_nothing_found_says_what_was_passed_over(folder):
         ("a\0b.h5", "NUL"),
         ("s3://bucket/x.h5", "s3://"),
         ([b"x.h5"], "str or path-like"),
+        (["x.h5", 3], "found 3"),
+        ("", "found ''"),
+        (None, "paths=None: expected a file"),
+        (3, "paths=3: expected a file"),
+        (b"x.h5", "expected a file"),
     ],
 )
 def test_what_is_no_path_is_refused(paths, says):
@@ -102,3 +134,17 @@ def test_file_systems(folder):
     for other in (fsspec.filesystem("memory"), "s3"):
         with pytest.raises(OptionError, match="expected a local one"):
             expand_paths(str(folder), filesystem=other)
+
+
+def test_hidden_files_are_found_by_name_alone(tmp_path):
+    for name in ("a.h5", "._a.h5", ".trash/b.h5"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    for paths in (tmp_path, f"{tmp_path}/*.h5", f"{tmp_path}/**/*.h5", f"{tmp_path}/**"):
+        assert expand_paths(paths) == [str(tmp_path / "a.h5")]
+    assert expand_paths(tmp_path / ".trash") == [str(tmp_path / ".trash/b.h5")]
+    assert expand_paths(tmp_path / "._a.h5") == [str(tmp_path / "._a.h5")]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError, match=r"found no HDF5 file in '.*empty': there are no files"):
+        expand_paths(tmp_path / "empty")

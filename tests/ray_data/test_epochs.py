@@ -165,6 +165,7 @@ def test_row_keys_are_those_of_seed_epoch_and_row(paths):
         (("train", 1.0), OptionError, "expected an integer"),
         (("train", True), OptionError, "expected an integer"),
         (("train", "1"), OptionError, "expected an integer"),
+        ((3, 1), OptionError, "name=3: expected the name of a dataset"),
     ],
 )
 def test_what_is_no_epoch(paths, arguments, error, says):
@@ -172,6 +173,25 @@ def test_what_is_no_epoch(paths, arguments, error, says):
     with pytest.raises(error, match=says):
         set_epoch(*arguments)
     assert ds.count() == 150
+
+
+def test_an_epoch_may_be_an_integer_of_numpy(paths):
+    ds = read(paths, name="numbers")
+    set_epoch("numbers", np.int64(2))
+    assert ids_of(ds) == orders(paths, 3)[2]
+
+
+@pytest.mark.parametrize("name", ["", 3, ["train"]])
+def test_what_is_no_name(paths, name):
+    with pytest.raises(OptionError, match=r"expected the name of a dataset, such as 'train'"):
+        read(paths, name=name)
+
+
+def test_what_a_checkpoint_holds_is_no_position_yet(paths):
+    read(paths, name="checkpoint")
+    held = Position(7, 3, 8, 1, 32, "x").to_dict()
+    with pytest.raises(PositionError, match=r"expected a Position; .* Position.from_dict"):
+        set_epoch("checkpoint", 3, position=held)
 
 
 def test_a_position_of_another_epoch_or_other_data(paths):

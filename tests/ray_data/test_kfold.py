@@ -41,6 +41,8 @@ def test_what_cannot_be_folded(tmp_path):
     paths = write_chunked(tmp_path)
     with pytest.raises(OptionError, match="only 15 different values"):
         ray_h5.kfold(paths, 16, "guid", None)
+    with pytest.raises(OptionError, match="group=None: expected the name of a column"):
+        ray_h5.kfold(paths, 2, None, None)
     with pytest.raises(UnknownColumnError, match="Did you mean 'guid'"):
         ray_h5.kfold(paths, 2, "giud", None)
     with pytest.raises(UnknownColumnError, match="cs_label"):

@@ -199,6 +199,10 @@ def test_errors_of_transform_come_before_any_task(signals):
         (["x"], {"nan_policy": "skip"}, "nan_policy"),
         (["x"], {"constant": "skip"}, "constant"),
         (["x"], {"sample_rows": 0}, "sample_rows"),
+        (["x"], {"sample_rows": "10"}, "sample_rows='10': expected an integer"),
+        (["x"], {"sample_rows": 0.5}, "sample_rows=0.5: expected an integer"),
+        (["x"], {"axis": "time"}, "axis='time': expected an integer"),
+        (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of them"),
     ],
 )
 def test_options(columns, options, words):

@@ -206,10 +206,19 @@ def test_paths_row_ids_and_order_of_files(signals):
     assert ds.filter(expr=col("path") == signals[2]).count() == 30
     folder = os.path.dirname(signals[0])
     assert ray_h5.read_h5(folder).count() == ray_h5.read_h5(f"{folder}/*.h5").count() == 50
+    found = pathlib.Path(folder).glob("*.h5")
+    assert ray_h5.build_index(found).num_rows == 50
+    assert ray_h5.read_h5(f"local://{path}" for path in signals).count() == 50
     with h5py.File(signals[0], "a") as file:
         file["path"] = np.zeros(20)
     with pytest.raises(OptionError, match="a column 'path' of their own"):
         ray_h5.read_h5(signals[0], include_paths=True)
+
+
+def test_the_files_are_told(signals):
+    for ds in (ray_h5.read_h5(signals, block_rows=8), ray_h5.read_h5(signals).filter(expr=col("label") == 99)):
+        assert sorted(ds.input_files()) == sorted(signals)
+        assert sorted(ds.map_batches(lambda batch: batch).input_files()) == sorted(signals)
 
 
 def test_a_column_that_is_called_path_is_a_column(signals):
@@ -230,6 +239,12 @@ def test_groups_and_columns(signals):
         ray_h5.read_h5(signals, columns=["labl"])
     with pytest.raises(UnknownColumnError, match="nothing"):
         ray_h5.read_h5(signals, group="nothing")
+    with pytest.raises(OptionError, match="group=None: expected the name of a group"):
+        ray_h5.read_h5(signals, group=None)
+    with pytest.raises(OptionError, match=r"columns: expected names, .* found 3"):
+        ray_h5.read_h5(signals, columns=["label", 3])
+    with pytest.raises(OptionError, match=r"write predicate_columns=\['label'\]"):
+        ray_h5.build_index(signals, predicate_columns="label")
 
 
 def test_dtypes_are_cast_in_the_read(signals):
@@ -274,7 +289,7 @@ def test_epochs_repeat_and_torch_batches_are_tensors(signals):
 @pytest.mark.parametrize(
     ("spoil", "error", "says"),
     [
-        (os.remove, NotFoundError, "1 of the paths do not exist"),
+        (os.remove, NotFoundError, "1 path does not exist"),
         (lambda path: pathlib.Path(path).write_text(""), NotHDF5Error, "0 bytes"),
         (lambda path: pathlib.Path(path).write_text("hello"), NotHDF5Error, "no HDF5 signature"),
         (lambda path: os.truncate(path, 3000), TruncatedFileError, r"expected \d+ bytes, found 3000"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import ray
 import ray.train
+import torch
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -18,6 +19,7 @@ from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.planner import plan_files
 from ray_h5.ray_data.epochs import running
+from ray_h5.ray_data.train import TrainBatches
 
 from .kit import ids_of, write_chunked
 
@@ -217,7 +219,30 @@ def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
 def test_without_order_there_is_no_position(paths):
     ds = read(paths, "unordered", preserve_order=False)
     ds.context.execution_options.preserve_order = False
-    ids_of(ds)
-    batches = ray_h5.ray_data.train.TrainBatches(None, "unordered", 0, None, None, {})
+    batches = batches_of(ds, "unordered", 0)
+    next(iter(batches))
     with pytest.raises(PositionError, match=r"dataset_config=ray_h5.data_config\(\)"):
         batches.position()
+
+
+def batches_of(ds, name, epoch):
+    """What `train_batches` returns, of a worker that is alone."""
+    return TrainBatches(ds.iterator(), name, epoch, None, torch.device("cpu"), {"batch_size": BATCH})
+
+
+def test_a_position_is_of_the_epoch_that_is_iterated(paths):
+    ds = read(paths, "steps")
+    first, second = batches_of(ds, "steps", 0), batches_of(ds, "steps", 1)
+    steps = iter(first)
+    next(steps)
+    assert (first.position().epoch, first.position().rows) == (0, BATCH)
+    # The board knows of another epoch; this one has done nothing.
+    with pytest.raises(PositionError, match="'steps' is not in epoch 1: call position"):
+        second.position()
+    assert sum(len(batch["row_id"]) for batch in steps) == 150 - BATCH
+    again = batches_of(ds, "steps", 0)
+    list(again)
+    next(iter(second))
+    with pytest.raises(PositionError, match="'steps' is not in epoch 0"):
+        again.position()
+    assert (second.position().epoch, second.position().rows) == (1, BATCH)

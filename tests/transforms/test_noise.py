@@ -154,3 +154,9 @@ def test_the_noise_of_a_version_is_that_of_the_next():
 
 
 GOLDEN = [[-0.8628970680783434, -1.481862308419948], [-2.125387295386819, -0.3103290873972557]]
+
+
+@pytest.mark.parametrize("made", [GaussianNoise, SpecAugment])
+def test_one_column_at_a_time(made):
+    with pytest.raises(OptionError, match=r"column=\['x'\]: expected the name of one column"):
+        made(["x"])
