@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pyarrow as pa
 
 _POOLED_BYTES = 1 << 16
 
@@ -20,6 +19,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or nbytes < _POOLED_BYTES:
         return np.empty(shape, dtype)
+    import pyarrow as pa  # here, for transforms of a few values do without it
+
     return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
 
 

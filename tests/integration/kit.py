@@ -125,7 +125,8 @@ def read_workers():
     found = []
     for process in processes():
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[0].startswith("ray::ReadH5"):
+            # One that has just been killed has no words left.
+            if "".join(process.cmdline()[:1]).startswith("ray::ReadH5"):
                 found.append(process)
     return found
 
