@@ -76,8 +76,17 @@ class Zstd(Step):
         fill(out, data, "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
 
 
+_BLOSC_COMPRESSORS = frozenset({0, 1, 2, 4, 5})
+"""blosclz, lz4, lz4hc, zlib, zstd."""
+
+
 class Blosc(Step):
     """Blosc, the first: its header tells sizes, compressor and shuffle; it unshuffles by itself."""
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        # The filter of libhdf5 stops at a compressor that it does not know, also to decode.
+        return len(client_data) < 7 or client_data[6] in _BLOSC_COMPRESSORS
 
     def decode(self, data: Bytes, out: Bytes) -> None:
         if len(data) < 16:

@@ -10,10 +10,11 @@ import hdf5plugin
 import imagecodecs
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, run_python, stored_chunks, write
+from h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
@@ -509,3 +510,16 @@ def test_damage_is_found_or_harmless(family, data):
             outcomes.add(str(exc))
     # Not a byte of what comes out was in memory before.
     assert len(outcomes) == 1
+
+
+def test_a_compressor_that_blosc_does_not_know(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(64), chunks=(16,), **hdf5plugin.Blosc(cname="lz4"))
+        parameters = file["x"].id.get_create_plist().get_filter(0)[2]
+    assert_same(RowReader(path).read(["x"])["x"], np.arange(64))
+    replace_once(path, np.array(parameters, "<u4").tobytes(), np.array([*parameters[:6], 255], "<u4").tobytes())
+    with pytest.raises(OSError, match="filter returned failure"):
+        by_h5py(path, "x")
+    with pytest.raises(CorruptChunkError, match="h5py cannot read them"):
+        RowReader(path).read(["x"])
