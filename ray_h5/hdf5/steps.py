@@ -76,8 +76,8 @@ class Zstd(Step):
         fill(out, data, "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
 
 
-_BLOSC_COMPRESSORS = frozenset({0, 1, 2, 4, 5})
-"""blosclz, lz4, lz4hc, zlib, zstd."""
+_BLOSC_COMPRESSORS = range(6)
+"""blosclz, lz4, lz4hc, snappy, zlib, zstd."""
 
 
 class Blosc(Step):
