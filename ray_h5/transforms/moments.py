@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -200,7 +201,7 @@ def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, 
     """
     kept, inner = _split(block, axes)
     if inner > 1:
-        return _sum_rest(block, kept, block.reshape(-1, inner) @ np.ones(inner), axes)
+        return _sum_rest(block, kept, block.reshape(-1, inner) @ _ones(inner), axes)
     return _over_rows(block, axes)
 
 
@@ -215,6 +216,12 @@ def _sum_of_squares(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.nd
         return _sum_rest(block, kept, np.matmul(stretches, stretches.transpose(0, 2, 1)).reshape(-1), axes)
     np.multiply(block, block, out=block)
     return _over_rows(block, axes)
+
+
+@lru_cache(maxsize=4)
+def _ones(count: int) -> np.ndarray[Any, Any]:
+    """Return as many ones; to make them anew takes as long as a pass over the block."""
+    return np.ones(count)
 
 
 def _split(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> tuple[int, int]:
@@ -234,7 +241,7 @@ def _sum_rest(
 
 
 def _over_rows(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    sums = (np.ones(len(block)) @ block.reshape(len(block), -1)).reshape(1, *block.shape[1:])
+    sums = (_ones(len(block)) @ block.reshape(len(block), -1)).reshape(1, *block.shape[1:])
     rest: np.ndarray[Any, Any] = sums.sum(axis=axes, keepdims=True)[0]
     return rest
 
