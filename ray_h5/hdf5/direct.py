@@ -13,10 +13,13 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.buffers import as_bytes
 from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError
-from ray_h5.hdf5.columns import H5pyColumn, Job, Library, Worker
+from ray_h5.hdf5.columns import H5pyColumn, InTurn, Job, Library, Worker
 from ray_h5.hdf5.gather import LARGE_ROW_BYTES, RowRequest, Runs, extent_spans, fetch_spans, group_by_chunk, unbroken
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.source import ByteSource
+
+_SHARED_CHUNK_BYTES = 32 << 10
+"""Chunks of less are decoded by one thread: several would spend their time handing on the interpreter; measured."""
 
 _PIECE_BYTES = 1 << 20
 """About as much is one piece of work, so that threads share a read evenly."""
@@ -186,10 +189,11 @@ class DirectColumn:
         whole &= (pieces.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
         spans = fetch_spans(pieces.offsets, pieces.sizes)
         work = _Decode(pieces, out, as_bytes(out) if whole.any() else out, whole.tolist())
-        return [
+        jobs: list[Job] = [
             partial(self._decode_span, work, start, stop)
             for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
         ]
+        return jobs if self._chunk_bytes >= _SHARED_CHUNK_BYTES else [InTurn(jobs)]
 
     def _decode_span(self, work: _Decode, start: int, stop: int, worker: Worker) -> None:
         low = work.begins[start]

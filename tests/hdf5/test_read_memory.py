@@ -22,6 +22,7 @@ PIPELINES = {
 MEASURE = r"""
 import re, sys
 import numpy as np
+import pyarrow  # whose memory pool large reads use
 from ray_h5.hdf5.reader import RowReader
 
 def resident(key):
