@@ -141,8 +141,12 @@ class Killer(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self):
-        while self.left and not self.stopped.wait(self.pause):
-            for process in random.sample(found := read_workers(), min(1, len(found))):
+        pause = self.pause
+        while self.left and not self.stopped.wait(pause):
+            found = read_workers()
+            # Between tasks there is none: look again soon.
+            pause = self.pause if found else 0.05
+            for process in random.sample(found, min(1, len(found))):
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(signal.SIGKILL)
                     self.killed.append(process.pid)

@@ -29,7 +29,7 @@ def read(paths, **options):
 def worker_killed(folder, kills, blocks):
     """Workers are killed amid their tasks."""
     paths = kit.write_files(folder, 2, blocks // 2 * BLOCK)
-    kit.start_ray({"kinds": ["slow"], "seconds": 0.03})
+    kit.start_ray({"kinds": ["slow"], "seconds": 0.06})
     # A task takes half a second: were each of its tries hit, it would fail after six, as it should.
     killer = kit.Killer(kills, pause=1.2)
     epoch = kit.Epoch(blocks * BLOCK).consume(read(paths), at={1: killer.start})
