@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -258,6 +259,8 @@ def change(path, how):
 
 def driver_loop(folder):
     """Reads without end, until somebody interrupts."""
+    # Whoever runs the tests in the background may have had it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     paths = kit.write_files(folder, 2, 8 * BLOCK)
     kit.start_ray({"kinds": ["slow"], "seconds": 0.02})
     ds = read(paths)

@@ -100,17 +100,15 @@ def test_ctrl_c_leaves_no_process(folder, capsys):
     assert len(below) > 3
     began = time.monotonic()
     child.send_signal(signal.SIGINT)
-    # The child itself is ours to reap; what it leaves as a zombie has ended, and is init's.
-    child.communicate(timeout=10)
-    alive = wait_gone(below, 10)
+    alive = wait_gone([process, *below], 10)
     seconds = time.monotonic() - began
-    for each in below:
+    for each in [process, *below]:
         with contextlib.suppress(psutil.Error):
             each.kill()
+    child.communicate()
     with capsys.disabled():
         print(f"\nctrl_c: {len(below)} processes gone in {seconds:.1f} s ", end="")
     assert alive == []
-    assert seconds < 10
 
 
 @pytest.mark.parametrize(
