@@ -22,16 +22,19 @@ def wrong_nbit(data: bytes, parameters: Sequence[int], chunk_bytes: int) -> str 
     """Compare what the parameters of nbit say, values and the bits that are kept of each, with what is stored.
 
     HDF5 File Format Specification, IV.A.2.l: how many parameters, whether nothing was packed, values, and
-    the type; a type is a class, a size and what is below it.
+    the type; a type is a class, a size and what is below it. Where nothing was packed, the type may be left out.
     """
     try:
-        _, as_it_was, values, _, item_bytes, *_ = parameters
-        bits, _ = (8 * item_bytes, 0) if as_it_was else _kept_bits(parameters, 3)
+        _, as_it_was, values, *_ = parameters
+        if as_it_was:
+            least = chunk_bytes
+        else:
+            item_bytes, (bits, _) = parameters[4], _kept_bits(parameters, 3)
+            if values * item_bytes != chunk_bytes:
+                return f"expected nbit of {chunk_bytes} bytes, found it of {values} values of {item_bytes} bytes"
+            least = -(-values * bits // 8)
     except (ValueError, IndexError):
         return f"nbit with parameters {tuple(parameters)} cannot be undone"
-    if values * item_bytes != chunk_bytes:
-        return f"expected nbit of {chunk_bytes} bytes, found it of {values} values of {item_bytes} bytes"
-    least = -(-values * bits // 8)
     return None if len(data) >= least else f"expected {least} bytes of nbit, found {len(data)}"
 
 

@@ -166,19 +166,7 @@ def read_h5(
         threads=max(1, int(num_cpus or 1)),
         local_only=is_local_only(paths),
     )
-    with warnings.catch_warnings():
-        # Not everything that it takes has a parameter of its own.
-        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
-        ds = ray.data.read_datasource(
-            source,
-            # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
-            # and what it asks for it makes by cutting up what the tasks return.
-            override_num_blocks=1,
-            concurrency=concurrency,
-            num_cpus=num_cpus,
-            memory=memory,
-            ray_remote_args=ray_remote_args,
-        )
+    ds = _dataset(source, concurrency=concurrency, num_cpus=num_cpus, memory=memory, ray_remote_args=ray_remote_args)
     # The dataset has a context of its own; that of the user stays as it is.
     ds.context.execution_options.preserve_order |= preserve_order
     return ds
@@ -252,6 +240,15 @@ def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
             "the dataset a name= and call set_epoch(name, 0) before each iteration"
         )
     return Shuffle("files", seed=config.seed)
+
+
+def _dataset(source: H5Datasource, **resources: Any) -> ray.data.Dataset:
+    with warnings.catch_warnings():
+        # Not everything that it takes has a parameter of its own.
+        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
+        # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
+        # and what it asks for it makes by cutting up what the tasks return.
+        return ray.data.read_datasource(source, override_num_blocks=1, **resources)
 
 
 def _tail(rule: str, rows: int | None) -> Tail | None:

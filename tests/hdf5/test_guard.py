@@ -189,6 +189,7 @@ THREE_LETTERS.set_size(3)
 NBIT = {  # the type, and the bits that are kept of a value
     "20 bits": (TWENTY, 20),
     "all bits": (h5py.h5t.STD_I32LE, 32),
+    "letters": (THREE_LETTERS, 24),
     "compound": (compound(16, a=(0, TWENTY), b=(6, THIRTEEN), c=(9, THREE_LETTERS)), 20 + 13 + 24),
     "compound of an array": (compound(14, a=(0, h5py.h5t.array_create(TWENTY, (3,)))), 60),
 }
