@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,13 @@ def read_ahead(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[li
 
 def _fetch(path: str) -> None:
     """Bring the beginning of a file into the page cache. Whatever is wrong with the file, the work itself finds."""
-    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
-        file.read(_HEAD_BYTES)
+    with contextlib.suppress(OSError):
+        # A pipe by that name would keep a plain open waiting for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.read(descriptor, _HEAD_BYTES)
+        finally:
+            os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
