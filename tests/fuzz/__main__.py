@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.fuzz.campaign import run
+from tests.fuzz.campaign import run_all
 
 
 def main() -> int:
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--timeout", type=float, default=10, help="seconds that reading one file may take")
     parser.add_argument("--only", metavar="SEED:NUMBER", help="one file, as a finding names it")
     parser.add_argument("--verbose", action="store_true", help="list the crashes of libhdf5 too")
@@ -26,7 +28,7 @@ def main() -> int:
         seed, number = (int(part) for part in given.only.split(":"))
         numbers = range(number, number + 1)
     with tempfile.TemporaryDirectory() as folder:
-        summary = run(Path(folder), seed, iter(numbers), given.seconds, given.timeout)
+        summary = run_all(Path(folder), seed, numbers, given.seconds, given.timeout, given.processes)
     if given.verbose or given.only:
         print(*summary.contained, sep="\n")
     print(summary)

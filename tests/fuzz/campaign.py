@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,13 @@ class Summary:
     contained: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    def add(self, other: Summary) -> None:
+        """Take in what came of other files, read at the same time."""
+        self.counts += other.counts
+        self.findings += other.findings
+        self.contained += other.contained
+        self.seconds = max(self.seconds, other.seconds)
+
     def __str__(self) -> str:
         files = sum(self.counts.values())
         rate = files / self.seconds if self.seconds else 0.0
@@ -41,19 +50,39 @@ class Summary:
 
 
 def healthy_files(folder: Path) -> list[Healthy]:
-    """Write the small files of the corpus that nothing is wrong with."""
+    """Write the small files of the corpus that nothing is wrong with, and read each.
+
+    What is imported and loaded for that is there in all children then; each would do it anew.
+    """
     found = []
     for number, case in enumerate(case for case in CASES if case.healthy):
         path = folder / f"healthy{number}.h5"
         case.make(path)
         if path.stat().st_size <= LARGEST_BYTES:
             found.append(healthy(case.name, path))
+            by_h5py(str(path), list(by_ours(str(path))))
         path.unlink()
     return found
 
 
-def run(folder: Path, seed: int, numbers: Iterator[int], seconds: float, timeout_s: float) -> Summary:
+def run_all(
+    folder: Path, seed: int, numbers: Sequence[int], seconds: float, timeout_s: float, processes: int
+) -> Summary:
+    """Share the numbers among processes."""
+    summary, folders = Summary(), [folder / str(part) for part in range(processes)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        parts = [
+            pool.submit(run, each, seed, numbers[part::processes], seconds, timeout_s)
+            for part, each in enumerate(folders)
+        ]
+        for part in parts:
+            summary.add(part.result())
+    return summary
+
+
+def run(folder: Path, seed: int, numbers: Iterable[int], seconds: float, timeout_s: float) -> Summary:
     """Read the damaged files of `seed` with these numbers, as long as there is time."""
+    folder.mkdir(exist_ok=True)
     files, summary, start = healthy_files(folder), Summary(), time.monotonic()
     for number in numbers:
         rng = np.random.default_rng([seed, number])

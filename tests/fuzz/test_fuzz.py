@@ -14,16 +14,23 @@ import pytest
 
 from ray_h5.hdf5.reader import RowReader
 from tests.fuzz import campaign
-from tests.fuzz.campaign import judge, run
+from tests.fuzz.campaign import judge, run, run_all
 
 FILES = 210
 
 
 def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
-    summary = run(tmp_path, seed=0, numbers=iter(range(FILES)), seconds=100, timeout_s=10)
+    summary = run(tmp_path, seed=0, numbers=range(FILES), seconds=100, timeout_s=10)
     assert not summary.findings
     assert sum(summary.counts.values()) == FILES, str(summary)
     assert len(summary.counts) >= 3, str(summary)
+
+
+def test_processes_share_the_files(tmp_path: Path) -> None:
+    alone = run(tmp_path, seed=3, numbers=range(60), seconds=100, timeout_s=10)
+    shared = run_all(tmp_path, 3, range(60), seconds=100, timeout_s=10, processes=2)
+    assert shared.counts == alone.counts
+    assert sorted(shared.contained) == sorted(alone.contained)
 
 
 # What the long runs rely on: a fault is seen -----------------------------------------------------
