@@ -62,9 +62,6 @@ class Runs:
         cuts = np.flatnonzero(breaks) + 1
         return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 def group_by_chunk(rows: np.ndarray, chunk_rows: int) -> tuple[np.ndarray, Runs]:
     """Return the chunk of each run of rows that share one, and the runs."""

@@ -11,6 +11,7 @@ import pytest
 from h5kit import assert_same, by_h5py, dataset_with, plist_with, write
 
 from ray_h5.errors import (
+    CorruptFileError,
     ExternalDataError,
     MissingSourceError,
     NotFoundError,
@@ -21,6 +22,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5 import parser
 from ray_h5.hdf5.external import as_roots
 from ray_h5.hdf5.reader import RowReader
 
@@ -472,6 +474,33 @@ def test_virtual_columns_of_several_files(tmp_path):
     for each in (reader, RowReader(path, allow_external=[tmp_path])):
         with pytest.raises(MissingSourceError, match=r"part1\.h5"):
             each.read(["x"], [0])
+
+
+def test_virtual_columns_that_lead_to_each_other(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        file_with(
+            tmp_path / f"{name}.h5", lambda file, o=other: file.create_virtual_dataset("x", virtual(f"{o}.h5", "x"))
+        )
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    with pytest.raises(
+        MissingSourceError, match="virtual dataset of column 'x' leads through more than 32 files: a loop"
+    ):
+        reader.read(["x"])
+    assert list(reader.columns) == ["ok"]
+
+
+def test_a_virtual_column_that_leads_to_a_group(tmp_path):
+    file_with(tmp_path / "b.h5", lambda file: file.create_group("x"))
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    with pytest.raises(MissingSourceError, match=r"leads to 'x' of .*b\.h5, which is a group"):
+        RowReader(path, allow_external=[tmp_path]).read(["x"])
+
+
+def test_more_names_than_there_is_time_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(parser, "_MAX_NAMES", 3)
+    path = file_with(tmp_path / "a.h5", lambda file: [file.create_dataset(name, data=ROWS) for name in "xyz"])
+    with pytest.raises(CorruptFileError, match="more than 3 names below group"):
+        RowReader(path).layout  # noqa: B018  it is found when asked for
 
 
 @pytest.fixture
