@@ -54,7 +54,8 @@ def describe_column(
         raise UnsupportedColumnError(f"{where} has a type that numpy lacks: {exc}") from exc
     kind = kind_of(element, where)
     # h5py makes these anew each time they are asked for; a folder of files has many columns.
-    made, user_block = dataset.id.get_create_plist(), int(dataset.file.userblock_size)
+    made = dataset.id.get_create_plist()
+    user_block = int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_userblock())
     pipeline = _pipeline(made)
     storage = _storage(dataset, made)
     lists_its_chunks = _lists_its_chunks(dataset)

@@ -66,18 +66,27 @@ class H5Tree:
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`, after a look at every file that its values come from."""
         self._sources = {}
-        dataset = self.dataset(name)
+        return self._describe(name, self.dataset(name))
+
+    def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
+        """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
+        self._sources = {}
+        with translated(self.path, "listing its columns"):
+            root = self._root()
+            for name, found in self._walk(root, "", frozenset({_address(root)})):
+                try:
+                    yield name, self._describe(name, found) if found is not None else self.column(name)
+                except TransientIOError:
+                    raise
+                except RayH5Error as exc:
+                    yield name, exc
+
+    def _describe(self, name: str, dataset: h5py.Dataset) -> ColumnLayout:
         with translated(self.path, f"reading the header of column {name!r}"):
             self._trace(dataset, f"column {name!r}", hops=0)
             at_home = not self._sources or dataset.file == self.file
             sources = tuple(self._sources.items())
             return describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
-
-    def names(self) -> Iterator[str]:
-        """Yield the name of every dataset and of every link that leads nowhere, in file order."""
-        with translated(self.path, "listing its columns"):
-            root = self._root()
-            yield from self._walk(root, "", frozenset({_address(root)}))
 
     def close(self) -> None:
         """Close the file and those that links led to."""
@@ -103,20 +112,22 @@ class H5Tree:
         at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
         return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
-    def _walk(self, group: h5py.Group, prefix: str, above: frozenset[Any]) -> Iterator[str]:
+    def _walk(self, group: h5py.Group, prefix: str, above: frozenset[Any]) -> Iterator[tuple[str, h5py.Dataset | None]]:
+        """Yield the datasets below `group` and None for each link that leads nowhere; `_sources` are those of each."""
+        sources = self._sources
         for name in group:
             if not isinstance(name, str):
                 continue
-            path = prefix + name
+            path, self._sources = prefix + name, dict(sources)
             try:
                 found = self._follow(group, name, hops=0)
             except TransientIOError:
                 raise
             except RayH5Error:
-                yield path  # `column` raises it again, with the name
+                yield path, None  # `column` raises it again, with the name
                 continue
             if isinstance(found, h5py.Dataset):
-                yield path
+                yield path, found
             elif isinstance(found, h5py.Group) and (address := _address(found)) not in above:
                 # A group that is its own ancestor is a loop; one that is reached twice is an alias.
                 yield from self._walk(found, path + "/", above | {address})
@@ -126,7 +137,7 @@ class H5Tree:
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
             link = self._link(here, part, parts[:depth], where or f"below group {self.group!r}")
-            if isinstance(link, h5py.HardLink):
+            if link is None:
                 with translated(self.path, f"opening {path!r}"):
                     here = here[part]
             else:
@@ -136,9 +147,12 @@ class H5Tree:
         return here
 
     def _link(self, group: h5py.Group, name: str, above: Sequence[str], where: str) -> Any:
+        """Return a soft or external link; None for a hard one."""
         with translated(self.path, f"looking up {name!r}"):
             if not group.id.links.exists(name.encode()):
                 raise UnknownColumnError(f"{self.path}: no {'/'.join([*above, name])!r} {where}")
+            if group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
+                return None
             # getlink answers from the link itself and opens nothing behind it.
             return group.get(name, getlink=True)
 
@@ -167,7 +181,6 @@ class H5Tree:
 
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
-        source = dataset.file.filename
         if dataset.is_virtual:
             for each in dataset.virtual_sources():
                 names = numbered_names(each.file_name, each.dset_name)
@@ -186,7 +199,7 @@ class H5Tree:
                     f"{self.path}: {what} is in {name!r}, a relative name, which libhdf5 looks up in the current "
                     "folder of each process. Write the column again with an absolute name, or into the file."
                 )
-            path = self.policy.admit(name, source=source, home=self.path, where=what)
+            path = self.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
             self._sources[path] = FileIdentity.of(os.stat(path))
 
     def _trace_virtual(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> None:
@@ -207,15 +220,13 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     """Describe every column of a tree: those that can be read, and why the others cannot."""
     columns: dict[str, ColumnLayout] = {}
     refused: dict[str, RayH5Error] = {}
-    for count, name in enumerate(tree.names()):
+    for count, (name, found) in enumerate(tree.columns()):
         if count >= _MAX_NAMES:
             raise CorruptFileError(f"{tree.path}: more than {_MAX_NAMES} names below group {tree.group!r}")
-        try:
-            columns[name] = tree.column(name)
-        except TransientIOError:
-            raise
-        except RayH5Error as exc:
-            refused[name] = exc
+        if isinstance(found, ColumnLayout):
+            columns[name] = found
+        else:
+            refused[name] = found
     return columns, refused
 
 

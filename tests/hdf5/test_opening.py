@@ -594,8 +594,8 @@ def test_opening_that_fails_for_a_while(path, monkeypatch, code):
 @pytest.mark.usefixtures("no_waits")
 def test_looking_up_a_column_that_fails_for_a_while(path, monkeypatch):
     # Inside a look-up h5py turns an input/output error into a KeyError that only quotes it.
-    flaky = Flaky(h5py.Group.get, 2, errno.EIO, KeyError)
-    monkeypatch.setattr(h5py.Group, "get", lambda *args, **options: flaky(*args, **options))  # noqa: PLW0108  bound
+    flaky = Flaky(h5py.Group.__getitem__, 2, errno.EIO, KeyError)
+    monkeypatch.setattr(h5py.Group, "__getitem__", lambda *args, **options: flaky(*args, **options))  # noqa: PLW0108  bound
     assert_same(RowReader(path).read(["x"])["x"], VALUES)
     assert flaky.left == 0
 
