@@ -8,7 +8,6 @@ from typing import Any, SupportsIndex
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from torch.utils.data import Dataset
 
 from ray_h5.errors import OptionError, PredicateError
 from ray_h5.planning.facts import Scope
@@ -21,6 +20,7 @@ from ray_h5.planning.planner import select
 from ray_h5.planning.schema import ColumnSpec, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
+from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample, batch_of, check_index, check_indices, sample_of, to_torch
@@ -28,7 +28,7 @@ from ray_h5.torch_data.samples import Sample, batch_of, check_index, check_indic
 Transform = Callable[[Any], Any]
 
 
-class H5Dataset(Dataset[Any]):
+class H5Dataset(BatchedDataset):
     """Samples of HDF5 files: sample i is the i-th row, in path order, that passes the predicate.
 
     A sample is a dict, whose entries are attributes too, of tensors, and of str for text. A
@@ -155,11 +155,10 @@ class H5Dataset(Dataset[Any]):
     def __len__(self) -> int:
         return self._source.num_rows
 
-    def __getitem__(self, index: SupportsIndex) -> Any:
-        return self.__getitems__([check_index(index, len(self), type(self).__name__)])[0]
+    def _one(self, index: SupportsIndex) -> Any:
+        return self._several([check_index(index, len(self), type(self).__name__)])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return the samples of a batch, read by one call a file."""
+    def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__)
         return self.samples(self.read(wanted))
 

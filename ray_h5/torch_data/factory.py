@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import time
 import warnings
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -205,16 +205,30 @@ def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | No
 def _fastest(dataset: Dataset[Any], batch_size: int, config: dict[str, Any]) -> int:
     """Measure a few batches with several numbers of workers; return the best number."""
     most = config["num_workers"]
+    before = _states(config)
     rates = {
         workers: _rate(
             DataLoader(dataset, **_valid({**config, "num_workers": workers, "persistent_workers": False}, batch_size))
         )
         for workers in sorted({0, *([1, most // 2, most] if most else [])})
     }
+    for each, state in before:
+        each(state)  # what was measured is not a part of the training
     best = max(rates, key=lambda workers: rates[workers])
     listed = ", ".join(f"{workers}: {rate:.1f}" for workers, rate in rates.items())
     logger.info("tuned: %d workers; batches a second by number of workers: %s", best, listed)
     return best
+
+
+def _states(config: Mapping[str, Any]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """Return what sets the samplers and the generator of a loader to where they are, and where that is."""
+    samplers: list[Any] = [config.get("sampler"), config.get("batch_sampler")]
+    found: list[tuple[Callable[[Any], Any], Any]] = [
+        (each.load_state_dict, each.state_dict()) for each in samplers if hasattr(each, "load_state_dict")
+    ]
+    if (generator := config.get("generator")) is not None:
+        found.append((generator.set_state, generator.get_state()))
+    return found
 
 
 def _rate(loader: DataLoader[Any]) -> float:

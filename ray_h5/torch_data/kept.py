@@ -53,11 +53,15 @@ class KeptRows:
         targets = np.arange(len(rows)) if places is None else places
         missing = ~there
         read(out, rows[missing], targets[missing])
-        for name, kept in self.columns.items():
-            kept[rows[missing]] = out[name][targets[missing]]
-        self.there[rows[missing]] = True
+        self.add(rows[missing], {name: out[name][targets[missing]] for name in self.columns})
         if there.any():
             self._copy(out, rows[there], targets[there])
+
+    def add(self, rows: np.ndarray, values: Mapping[Any, np.ndarray]) -> None:
+        """Keep rows, whether they are there or not: what is written over is the same."""
+        for name, kept in self.columns.items():
+            kept[rows] = values[name]
+        self.there[rows] = True
 
     def _copy(self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None) -> None:
         for name, kept in self.columns.items():

@@ -9,12 +9,13 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.kept import KeptRows, fitting, share_of
 from ray_h5.torch_data.samples import Pair, as_python, batch_of, check_index, check_indices, pair_of, to_torch
 from ray_h5.torch_data.transport import new_arrays
@@ -27,7 +28,7 @@ RDCC_W0 = 0.75
 """The chunk cache that people of libhdf5 ask for."""
 
 
-class H5LazyDataset(Dataset[Any]):
+class H5LazyDataset(BatchedDataset):
     """Inputs, and targets if there are any, of one HDF5 file.
 
     The file is opened when the first sample is read, anew in each process. A `DataLoader` gets a
@@ -106,21 +107,20 @@ class H5LazyDataset(Dataset[Any]):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, idx: SupportsIndex) -> Any:
-        values = self._read(np.array([check_index(idx, self._length, self.path)]))
-        return self._sample(self._one(values, 0))
+    def _one(self, index: SupportsIndex) -> Any:
+        values = self._read(np.array([check_index(index, self._length, self.path)]))
+        return self._sample(self._values(values, 0))
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return the samples of a batch, read by one call."""
+    def _several(self, indices: Many) -> Sequence[Any]:
         values = self._read(check_indices(indices, self._length, self.path))
         if self.transform is None and self.target_transform is None:
             whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
             return list(whole[0])
-        return [self._sample(self._one(values, i)) for i in range(len(indices))]
+        return [self._sample(self._values(values, i)) for i in range(len(indices))]
 
-    def _one(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
+    def _values(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
         return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
     def close(self) -> None:
@@ -169,8 +169,13 @@ class H5LazyDataset(Dataset[Any]):
     def _check_state(self) -> None:
         """Raise if the file changed, also if nothing has to be read of it; a live writer may change it."""
         assert self._reader is not None
-        if not self._live:
-            check_identity(self.path, self._reader.identity, FileIdentity.of(os.stat(self.path)))
+        if self._live:
+            return
+        try:
+            found = FileIdentity.of(os.stat(self.path))
+        except OSError:
+            return  # opening it says what is wrong, if it has to be read
+        check_identity(self.path, self._reader.identity, found)
 
     def _sample(self, values: list[Any]) -> Any:
         transforms = (self.transform, self.target_transform)

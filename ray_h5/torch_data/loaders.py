@@ -137,14 +137,20 @@ def create_optimized_dataloader(
         With ``pin_memory`` (True by default) batches are pinned where there is a CUDA device.
     """
     batch_size = _positive("batch_size", batch_size)
-    options = {name: dataset_kwargs.pop(name) for name in _LOADER_OPTIONS & dataset_kwargs.keys()}
+    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
+        raise OptionError(f"num_workers={num_workers!r}: expected an integer of 0 or more")
+    found = {name: dataset_kwargs.pop(name) for name in _LOADER_OPTIONS & dataset_kwargs.keys()}
+    # None is DataLoader's own default of each of them.
+    options = {name: value for name, value in found.items() if value is not None}
     split = {name: dataset_kwargs.pop(name) for name in ("shuffle", "seed") if name in dataset_kwargs}
     drop_last = dataset_kwargs.pop("drop_last", False)
     persistent = dataset_kwargs.pop("persistent_workers", True)
     dataset = CombinedHDF5Dataset(hdf5_files, **dataset_kwargs)
-    sampler = options.pop("sampler", None) or OrderSampler(
-        dataset, rank=rank, world_size=world_size, drop_last=drop_last, stretch=batch_size, **split
-    )
+    sampler = options.pop("sampler", None)
+    if sampler is None:
+        sampler = OrderSampler(
+            dataset, rank=rank, world_size=world_size, drop_last=drop_last, stretch=batch_size, **split
+        )
     pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
         return DataLoader(

@@ -14,7 +14,7 @@ ShuffleLike = bool | str | Shuffle | None
 """What a user may say of shuffling."""
 
 
-def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int = 0) -> Order:
+def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Order:
     """Return the order in which the samples of a dataset come.
 
     An `H5Dataset` knows its files and chunks, and has the order that Ray has. Of anything else only

@@ -8,11 +8,12 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.lazy import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
@@ -24,7 +25,7 @@ from ray_h5.torch_data.lazy import (
     read_dtype,
 )
 from ray_h5.torch_data.machine import usable_cpus
-from ray_h5.torch_data.samples import Pair, batch_of, check_index, check_indices, new_shared, pair_of
+from ray_h5.torch_data.samples import Pair, batch_of, check_index, check_indices, new_shared, pair_of, tensor_over
 from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
 from ray_h5.torch_data.transport import new_arrays
 
@@ -35,11 +36,15 @@ class DistributedError(RayH5Error, RuntimeError):
     """torch.distributed is not initialised where a rank is asked for."""
 
 
-class RankMemCachedH5Dataset(Dataset[Any]):
+class RankMemCachedH5Dataset(BatchedDataset):
     """Inputs, and targets if there are any, of this rank's share of one HDF5 file, read once into memory.
 
     The chunks are read and decoded in threads, straight into the tensors that stay: there is no
-    second copy. Samples are views of these; a `DataLoader` gets a batch by one gather.
+    second copy. Samples are views of these, or what a transform makes of a copy; a `DataLoader` gets a
+    batch by one gather.
+
+    Where the samples do not divide among the ranks, some have one more than others, and with it maybe one
+    batch more, for which the others wait for ever: draw ``common_length`` of them.
 
     Parameters
     ----------
@@ -83,7 +88,7 @@ class RankMemCachedH5Dataset(Dataset[Any]):
     --------
     >>> dist.init_process_group("nccl")  # doctest: +SKIP
     >>> dataset = RankMemCachedH5Dataset("data/large.h5", "images", "labels")  # doctest: +SKIP
-    >>> sampler = EpochShuffleSampler(len(dataset), seed=42)  # doctest: +SKIP
+    >>> sampler = EpochShuffleSampler(dataset.common_length, seed=42)  # doctest: +SKIP
     """
 
     def __init__(
@@ -118,6 +123,11 @@ class RankMemCachedH5Dataset(Dataset[Any]):
             f"rank {self.rank} of {self.world_size}: {len(self)} samples of {self.path} in memory, "
             f"{nbytes / 2**20:.1f} MiB"
         )
+        if self._total % self.world_size:
+            log_fn(
+                f"{self._total} samples do not divide among {self.world_size} ranks: with EpochShuffleSampler("
+                "dataset.common_length) all of them get equally many batches, and none waits for the others for ever"
+            )
 
     @property
     def x(self) -> torch.Tensor:
@@ -129,15 +139,19 @@ class RankMemCachedH5Dataset(Dataset[Any]):
         """All targets of this rank."""
         return self._tensors[1] if len(self._tensors) > 1 else None
 
+    @property
+    def common_length(self) -> int:
+        """How many samples each rank has at least: the length of the shortest shard."""
+        return self._total // self.world_size
+
     def __len__(self) -> int:
         return len(self._tensors[0])
 
-    def __getitem__(self, idx: SupportsIndex) -> Any:
-        i = check_index(idx, len(self), f"{self.path}, rank {self.rank}")
+    def _one(self, index: SupportsIndex) -> Any:
+        i = check_index(index, len(self), f"{self.path}, rank {self.rank}")
         return self._sample([tensor[i] for tensor in self._tensors])
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return the samples of a batch, gathered at once."""
+    def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
         plain = self.transform is None and self.target_transform is None
         if not plain or len(self._tensors) == 1:  # of tensors alone, the views are stacked: one copy too
@@ -145,7 +159,7 @@ class RankMemCachedH5Dataset(Dataset[Any]):
         arrays = self._new_batch(len(wanted))
         for tensor, array in zip(self._tensors, arrays.values(), strict=True):
             np.take(tensor.numpy(), wanted, axis=0, out=array, mode="clip")  # "raise", the default, would copy
-        return batch_of(arrays, Pair(map(torch.from_numpy, arrays.values())), pair_of)
+        return batch_of(arrays, Pair(map(tensor_over, arrays.values())), pair_of)
 
     def _new_batch(self, count: int) -> dict[int, np.ndarray]:
         shapes = {i: (count, *tensor.shape[1:]) for i, tensor in enumerate(self._tensors)}
@@ -160,7 +174,8 @@ class RankMemCachedH5Dataset(Dataset[Any]):
     def _sample(self, values: list[Any]) -> Any:
         transforms = (self.transform, self.target_transform)
         done = [
-            value if transform is None else transform(value)
+            # What is in memory stays as it was read, whatever a transform does to what it gets.
+            value if transform is None else transform(value.clone())
             for transform, value in zip(transforms, values, strict=False)
         ]
         return Pair(done) if len(done) == 2 else done[0]
@@ -168,7 +183,8 @@ class RankMemCachedH5Dataset(Dataset[Any]):
     def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
         with open_reader(self.path, swmr, threads=usable_cpus())[0] as reader:
             layouts = find_pair(reader, self.x_key, self.y_key)
-            rows = self._rows(layouts[0].num_rows)
+            self._total = layouts[0].num_rows
+            rows = self._rows(self._total)
             tensors = [
                 memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))
                 for layout, dtype in zip(layouts, dtypes, strict=False)

@@ -153,10 +153,13 @@ class RowSource:
             if self._asked[file] * _TOGETHER_AFTER < stop - start or small.there[start:stop].all():
                 continue
             with small.filling:
-                if not small.there[start:stop].all():
-                    parts = {name: values[start:stop] for name, values in small.columns.items()}
-                    self._reader(file).read_into(parts, np.arange(stop - start))
-                    small.there[start:stop] = True
+                rows = np.flatnonzero(~small.there[start:stop])
+                if len(rows):
+                    # Beside the rows, and then copied: another thread may read them at the same time, and
+                    # the values that it copies from here must be those of the file at any moment.
+                    parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
+                    self._reader(file).read_into(parts, rows)
+                    small.add(start + rows, parts)
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         files = self.plan.files

@@ -57,7 +57,7 @@ class EpochShuffleSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         epoch = self._walk.epoch
-        for start in range(self._walk.begin(self.data_len), self.data_len, _WINDOW):
+        for start in range(self._walk.begin(lambda done: self.data_len - done), self.data_len, _WINDOW):
             stop = min(start + _WINDOW, self.data_len)
             ranks = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
             for done, index in enumerate(ranks, start=start + 1):
@@ -94,8 +94,8 @@ class OrderSampler(Sampler[int]):
     shuffle : bool, str or Shuffle
         True draws anew in each epoch with `seed`; a unit (``"rows"``, ``"chunks"``, ``"files"``) or
         a `Shuffle` says how; False keeps the order of the files.
-    seed : int
-        Zero or more; a `Shuffle` has its own.
+    seed : int, optional
+        Zero or more; a `Shuffle` has its own. None draws one, if there is one rank.
     rank, world_size : int, optional
         By default those of torch.distributed, or 0 of 1 where it is not initialised.
     drop_last : bool
@@ -124,7 +124,7 @@ class OrderSampler(Sampler[int]):
         dataset: Sized,
         *,
         shuffle: ShuffleLike = True,
-        seed: int = 0,
+        seed: int | None = 0,
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = False,
@@ -133,6 +133,10 @@ class OrderSampler(Sampler[int]):
         self.rank, self.world_size = resolve_rank(rank, world_size)
         if stretch < 1:
             raise OptionError(f"stretch={stretch}: expected 1 or more")
+        if self.world_size > 1 and shuffle and seed is None and not isinstance(shuffle, Shuffle):
+            raise OptionError(
+                f"seed=None: each of {self.world_size} ranks would draw an order of its own; give all of them one seed"
+            )
         self.drop_last = drop_last
         self.stretch = stretch
         self.order = order_of(dataset, shuffle, seed)
@@ -162,14 +166,19 @@ class OrderSampler(Sampler[int]):
                 self._walk.done, self._walk.within = (done, within) if within < len(stretch) else (at, 0)
                 yield index
 
-    def stretches(self) -> Iterator[list[int]]:
-        """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `counted`."""
+    def stretches(self, *, whole: bool = False) -> Iterator[list[int]]:
+        """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `counted`.
+
+        With `whole`, a last stretch of fewer is left out.
+        """
         epoch, total = self._walk.epoch, self.order.num_rows
-        done = self._walk.begin(total)
+        least = self.stretch if whole else 1
+        done = self._walk.begin(lambda done: self._length(total - done) // least)
         for positions in self._positions(done, total):
             ranks = self.order.ranks(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(ranks), self.stretch):
-                yield ranks[i : i + self.stretch]
+                if len(ranks) - i >= least:
+                    yield ranks[i : i + self.stretch]
 
     def counted(self, batches: Iterable[_Batch], size: Callable[[_Batch], int]) -> Iterator[_Batch]:
         """Yield what was made of this rank's stretches, and count its samples as done when it is asked for."""
@@ -259,9 +268,7 @@ class OrderBatchSampler(Sampler[list[int]]):
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the batches ahead of their time: they are done when `OrderSampler.counted` yields them."""
-        for batch in self.sampler.stretches():
-            if not self.drop_last or len(batch) == self.batch_size:
-                yield batch
+        return self.sampler.stretches(whole=self.drop_last)
 
     def state_dict(self) -> State:
         """Return where the iteration is, as `OrderSampler.state_dict`."""

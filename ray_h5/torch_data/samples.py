@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -31,6 +32,13 @@ class Sample(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"this sample has no {name!r}; it has {', '.join(self)}") from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def copy(self) -> Sample:
+        """Return a sample with the same values."""
+        return Sample(self)
+
 
 class Pair(tuple[Any, ...]):
     """An (input, target) pair."""
@@ -41,14 +49,13 @@ class Pair(tuple[Any, ...]):
 class Batch(MutableSequence[Any]):
     """The samples of a batch, made one by one only if somebody looks at them.
 
-    A ``collate_fn`` may do with it what it does with a list: sort it, add to it, take out of it.
+    A ``collate_fn`` may do with it what it does with a list: sort it, add to it, take out of it, change
+    its samples.
 
     Attributes
     ----------
     whole : Sample or Pair
         The batch as ``default_collate`` would make it of the samples, as they were read.
-    is_whole : bool
-        False once the samples are no longer those, or in another order.
     slot : object, optional
         Where it lies, if that is memory shared with the training process.
     """
@@ -58,11 +65,13 @@ class Batch(MutableSequence[Any]):
         self.slot = slot
         self._count = count
         self._part = part
+        self._seen: dict[int, tuple[Any, Any]] = {}
         self._changed: list[Any] | None = None
 
     @property
     def is_whole(self) -> bool:
-        return self._changed is None
+        """Whether the samples are still those that were read, with nothing else in them, and in that order."""
+        return self._changed is None and all(_is_same(sample, entries) for sample, entries in self._seen.values())
 
     def __len__(self) -> int:
         return self._count if self._changed is None else len(self._changed)
@@ -75,13 +84,19 @@ class Batch(MutableSequence[Any]):
         if self._changed is not None:
             return self._changed[index]
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        return self._part(self.whole, check_index(index, self._count, "this batch"))
+            return [self._sample(i) for i in range(*index.indices(self._count))]
+        return self._sample(check_index(index, self._count, "this batch"))
 
     def __iter__(self) -> Iterator[Any]:
         if self._changed is not None:
             return iter(self._changed)
-        return (self._part(self.whole, i) for i in range(self._count))
+        return (self._sample(i) for i in range(self._count))
+
+    def _sample(self, i: int) -> Any:
+        if i not in self._seen:
+            sample = self._part(self.whole, i)
+            self._seen[i] = sample, list(sample.items()) if isinstance(sample, dict) else None
+        return self._seen[i][0]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._made()[index] = value
@@ -97,10 +112,29 @@ class Batch(MutableSequence[Any]):
         """Sort the samples, as ``list.sort``."""
         self._made().sort(key=key, reverse=reverse)
 
+    def copy(self) -> list[Any]:
+        """Return the samples as a list."""
+        return list(self)
+
+    def __add__(self, others: list[Any]) -> list[Any]:
+        return [*self, *others]
+
+    def __radd__(self, others: list[Any]) -> list[Any]:
+        return [*others, *self]
+
     def _made(self) -> list[Any]:
         if self._changed is None:
             self._changed = list(self)
         return self._changed
+
+
+def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
+    """Tell whether a dict has these entries and no others; what is no dict cannot be changed."""
+    if entries is None:
+        return True
+    return len(sample) == len(entries) and all(
+        name == was and value is held for (name, value), (was, held) in zip(sample.items(), entries, strict=True)
+    )
 
 
 def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, int], Any]) -> Batch:
@@ -134,7 +168,7 @@ class SentSample(Sample):
         self.__dict__["slot"] = slot
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived_sample, (list(self), *pack(list(self.values()), self.__dict__["slot"]))
+        return Sample, (dict(self),)
 
 
 class SentPair(list[Any]):
@@ -145,7 +179,16 @@ class SentPair(list[Any]):
         self.slot = slot
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return unpack, pack(list(self), self.slot)
+        return list, (list(self),)
+
+
+def _send_sample(sample: SentSample) -> tuple[Any, ...]:
+    slot = sample.__dict__["slot"]
+    return sample.__reduce__() if slot.sent else (_arrived_sample, (list(sample), *pack(list(sample.values()), slot)))
+
+
+def _send_pair(pair: SentPair) -> tuple[Any, ...]:
+    return pair.__reduce__() if pair.slot.sent else (unpack, pack(list(pair), pair.slot))
 
 
 def _arrived_sample(names: list[str], *packed: Any) -> Sample:
@@ -168,6 +211,9 @@ def register() -> None:
     """Teach ``default_collate`` our samples, by the extension point that torch documents for it."""
     default_collate_fn_map[Sample] = _collate_samples
     default_collate_fn_map[Pair] = _collate_pairs
+    # Only what goes through a queue of processes lies in its slot there; copies and files have values of their own.
+    ForkingPickler.register(SentSample, _send_sample)
+    ForkingPickler.register(SentPair, _send_pair)
 
 
 register()
@@ -187,16 +233,16 @@ def check_index(index: SupportsIndex, length: int, where: str) -> int:
     return found + length if found < 0 else found
 
 
-def check_indices(indices: Sequence[int] | np.ndarray, length: int, where: str) -> np.ndarray:
+def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
     """Return `indices` as an int64 array counted from the front; errors as in `check_index`.
 
     Raises
     ------
     OptionError
-        If they are numbers with a fraction, or a mask: as integers they would be other samples.
+        If they are no integers: a mask, or numbers with a fraction, would be other samples.
     """
     found = np.asarray(indices)
-    if found.dtype.kind in "fb" and found.size:
+    if found.dtype.kind not in "iu" and found.size:
         raise OptionError(
             f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
         )
@@ -219,8 +265,24 @@ def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
 def to_torch(array: np.ndarray, name: str, *, as_bytes: bool = False) -> Any:
     """Return the values of a column as they go into a batch: a tensor, or a list of what tensors cannot hold."""
     if array.dtype.kind in "biufc":
-        return torch.from_numpy(array)
+        return tensor_over(array)
     return [as_python(value, name, as_bytes=as_bytes) for value in array]
+
+
+def tensor_over(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor over the memory of an array.
+
+    If that is a tensor's, it is a view of that tensor. torch finds out when a copy to a GPU has ended, and
+    the pinned memory may be used again, by the tensor that the memory was allocated for.
+    """
+    made = torch.from_numpy(array)
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, torch.Tensor) or owner.dtype != made.dtype or not (made.is_contiguous() and made.numel()):
+        return made
+    start = (made.data_ptr() - owner.data_ptr()) // made.element_size()
+    return owner.reshape(-1)[start : start + made.numel()].reshape(made.shape)
 
 
 def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:

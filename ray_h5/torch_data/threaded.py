@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler, check_between_batches
 
@@ -21,19 +24,31 @@ _READ_BYTES = 16 << 20
 
 _MOST_TOGETHER = 16
 
+_Read = tuple[int, Any]
+"""Of a batch: how many samples it has, and what was read of them."""
+
+
+class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
+    """Nothing was read in the time that a loader was given; a RuntimeError, as a `DataLoader` raises then."""
+
 
 class H5DataLoader(DataLoader[Any]):
     """A `DataLoader` of an `H5Dataset` that reads ahead in threads.
+
+    What is not ours runs in the thread that asks for batches, one after the other, as in a `DataLoader`
+    without workers: the dataset's transform, `collate_fn`, and the methods of a subclass.
 
     Parameters
     ----------
     dataset : H5Dataset
         The samples.
-    batch_size : int
+    batch_size : int, optional
         Samples of a batch.
-    sampler : Sampler of int
+    sampler : Sampler of int, optional
         Which samples, in which order. The state of an `OrderSampler` whose stretch is a batch tells
         what was delivered, not what was read ahead.
+    shuffle, batch_sampler, generator
+        As those of `DataLoader`; a framework that puts in samplers of its own asks for them.
     threads : int
         Threads that read; 0 reads in the thread that asks for batches, when it asks.
     prefetch_factor : int, optional
@@ -45,16 +60,19 @@ class H5DataLoader(DataLoader[Any]):
     collate_fn : callable, optional
         Makes a batch of samples, in place of the tensors that were read.
     timeout : float
-        Seconds to wait for a batch; 0 waits for ever.
+        Seconds to wait for what is read; 0 waits for ever.
     """
 
     def __init__(
         self,
         dataset: H5Dataset,
-        batch_size: int,
-        sampler: Iterable[int],
+        batch_size: int | None = 1,
+        sampler: Iterable[int] | None = None,
         *,
-        threads: int,
+        threads: int = 0,
+        shuffle: bool | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        generator: torch.Generator | None = None,
         prefetch_factor: int | None = None,
         drop_last: bool = False,
         pin_memory: bool = False,
@@ -69,15 +87,17 @@ class H5DataLoader(DataLoader[Any]):
             dataset,
             batch_size=batch_size,
             sampler=sampler,
+            shuffle=shuffle,
+            batch_sampler=batch_sampler,
+            generator=generator,
             drop_last=drop_last,
             pin_memory=pin_memory,
             collate_fn=collate_fn,
+            timeout=timeout,
         )
         self.threads = threads
-        self.batch_timeout = timeout
-        self._plain = collate_fn is None and dataset.transform is None
-        batch_bytes = max(1, batch_size * dataset.row_bytes)
-        self._together = prefetch_factor or max(1, min(_MOST_TOGETHER, _READ_BYTES // batch_bytes))
+        self.prefetch_factor = prefetch_factor
+        self._collates = collate_fn is None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the sampler, if it has epochs."""
@@ -101,9 +121,18 @@ class H5DataLoader(DataLoader[Any]):
         order.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        reads = self._in_threads() if self.threads else map(self._read, self._groups())
+        finish: Callable[[Any], Any]
+        if is_changed(self.dataset):
+            reads: Iterable[list[_Read]] = map(self._not_read, self._groups())
+            finish = self._from_subclass
+        else:
+            ours = self._collates and self.dataset.transform is None
+            read = partial(self._read, self._whole if ours else _as_it_is)
+            reads = self._in_threads(read) if self.threads else map(read, self._groups())
+            finish = _as_it_is if ours else self._from_samples
         batches = itertools.chain.from_iterable(reads)
-        return (batch for _, batch in (self._order().counted(batches, _count) if self._ahead else batches))
+        counted = self._order().counted(batches, _count) if self._ahead else batches
+        return (finish(read) for _, read in counted)
 
     def _order(self) -> OrderSampler:
         if not self._ahead:
@@ -118,54 +147,79 @@ class H5DataLoader(DataLoader[Any]):
     def _groups(self) -> Iterator[list[list[int]]]:
         """Yield lists of batches to be read together; the first ones are short, so that the first batch is soon."""
         batches = self._index_batches()
-        for power in itertools.count():
-            group = list(itertools.islice(batches, min(1 << power, self._together)))
-            if not group:
-                return
+        together = 1
+        while group := list(itertools.islice(batches, together)):
             yield group
+            most = max(1, _READ_BYTES // max(1, len(group[0]) * self.dataset.row_bytes))
+            together = min(2 * together, self.prefetch_factor or min(_MOST_TOGETHER, most))
 
     def _index_batches(self) -> Iterator[list[int]]:
         if not self._ahead:
             return iter(self.batch_sampler)
-        full = self.batch_size if self.drop_last else 1
-        return (batch for batch in self._order().stretches() if len(batch) >= (full or 1))
+        return self._order().stretches(whole=self.drop_last)
 
     @property
     def _ahead(self) -> bool:
         """Whether the sampler tells batches ahead, and is told what was delivered."""
         return isinstance(self.sampler, OrderSampler) and self.sampler.stretch == self.batch_size
 
-    def _in_threads(self) -> Iterator[list[tuple[int, Any]]]:
-        waiting: deque[Future[list[tuple[int, Any]]]] = deque()
-        groups = self._groups()
+    def _in_threads(self, read: Callable[[list[list[int]]], list[_Read]]) -> Iterator[list[_Read]]:
+        waiting: deque[Future[list[_Read]]] = deque()
+        groups, in_time = self._groups(), True
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader")
         try:
             for group in itertools.islice(groups, self.threads + 1):
-                waiting.append(pool.submit(self._read, group))
+                waiting.append(pool.submit(read, group))
             while waiting:
-                batches = waiting.popleft().result(self.batch_timeout or None)
+                in_time = bool(wait([waiting[0]], self.timeout or None).done)
+                if not in_time:
+                    raise ReadTimeoutError(
+                        f"nothing was read in {self.timeout} seconds (timeout={self.timeout}), of "
+                        f"{len(self.dataset)} samples of {self.dataset}"
+                    )
+                batches = waiting.popleft().result()
                 for group in itertools.islice(groups, 1):
-                    waiting.append(pool.submit(self._read, group))
+                    waiting.append(pool.submit(read, group))
                 yield batches
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            # What hangs is not waited for.
+            pool.shutdown(wait=in_time, cancel_futures=True)
 
-    def _read(self, group: list[list[int]]) -> list[tuple[int, Any]]:
+    def _read(self, make: Callable[[dict[str, np.ndarray]], Any], group: list[list[int]]) -> list[_Read]:
+        """Read some batches by one call, and make something of the arrays of each."""
         dataset: H5Dataset = self.dataset
         indices = np.array([index for batch in group for index in batch], np.int64)
-        out = dataset.new_pinned(len(indices)) if self.pin_memory and torch.cuda.is_available() else None
-        arrays = dataset.read(indices, out)
-        stops = list(itertools.accumulate(map(len, group)))
-        parts = [
-            {name: values[stop - len(batch) : stop] for name, values in arrays.items()}
+        arrays = dataset.read(indices, dataset.new_pinned(len(indices)) if self._pins else None)
+        stops = itertools.accumulate(map(len, group))
+        return [
+            (len(batch), make({name: values[stop - len(batch) : stop] for name, values in arrays.items()}))
             for batch, stop in zip(group, stops, strict=True)
         ]
-        return [(len(batch), self._batch(part)) for batch, part in zip(group, parts, strict=True)]
 
-    def _batch(self, arrays: Mapping[str, np.ndarray]) -> Any:
-        dataset: H5Dataset = self.dataset
-        return dataset.collate(arrays) if self._plain else self.collate_fn(dataset.samples(arrays))
+    @property
+    def _pins(self) -> bool:
+        return self.pin_memory and torch.cuda.is_available()
+
+    def _whole(self, arrays: dict[str, np.ndarray]) -> Any:
+        return self._pinned(self.dataset.collate(arrays))
+
+    def _from_samples(self, arrays: dict[str, np.ndarray]) -> Any:
+        return self._pinned(self.collate_fn(self.dataset.samples(arrays)))
+
+    def _from_subclass(self, indices: list[int]) -> Any:
+        return self._pinned(self.collate_fn(self.dataset.__getitems__(indices)))
+
+    def _not_read(self, group: list[list[int]]) -> list[_Read]:
+        return [(len(batch), batch) for batch in group]
+
+    def _pinned(self, batch: Any) -> Any:
+        """Pin what was not read into pinned memory: what was cast since, or made by a transform."""
+        return pin_memory(batch) if self._pins else batch
 
 
-def _count(batch: tuple[int, Any]) -> int:
-    return batch[0]
+def _as_it_is(read: Any) -> Any:
+    return read
+
+
+def _count(read: _Read) -> int:
+    return read[0]

@@ -4,7 +4,8 @@ A `DataLoader` moves each tensor of each batch in a new piece of shared memory: 
 mapped and thrown away. The kernel clears every page of it, which costs as much as reading the rows
 (measured: about 1 ms a MiB). Here a worker has a few slots in one piece; a batch is read into a free
 slot, the tensors of the training process are views of it, and the slot is free again when the last
-of these is gone. Whoever keeps batches keeps slots: with none free, batches go torch's way.
+of these is gone, there and in the worker. Whoever keeps batches keeps slots: with none free, batches
+go torch's way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +27,9 @@ from ray_h5.hdf5.buffers import empty
 
 _SLOTS = 6
 """Two batches on their way (DataLoader's prefetch factor), one in use, one being read, and two to spare."""
+
+_WORKER, _TRAINER = 0, 1
+"""The sides of a slot."""
 
 _ALIGN = 64
 _HEAD_BYTES = 4096
@@ -42,14 +47,16 @@ class TransportError(RayH5Error, RuntimeError):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A part of a pool, on either side. It is given back when this object dies in the process that holds it."""
+    """A part of a pool, on either side. That side gives it back when this object dies in the process that holds it."""
 
     pool: torch.Tensor
     key: Key
     number: int
     start: int
     nbytes: int
+    side: int
     owner: int = field(default_factory=os.getpid)
+    sent: bool = False
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -58,13 +65,15 @@ class _Slot:
         return {"data": (where, False), "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
 
     def __del__(self) -> None:
-        # A copy that a fork made has no say; neither has a worker once the batch is sent.
+        # A copy that a fork made has no say.
         if self.owner == os.getpid():
-            self.pool.numpy()[self.number] = 0
+            self.pool.numpy()[2 * self.number + self.side] = 0
+            if self.side == _TRAINER and not _is_running(self.key[0]):
+                _forget_ended()
 
 
 class _Pool:
-    """The slots of one worker: a byte each that says whether it is taken, and their memory."""
+    """The slots of one worker: a byte for each side of each, that says whether it holds it, and their memory."""
 
     def __init__(self, slot_bytes: int) -> None:
         self.slot_bytes = -(-slot_bytes // _HEAD_BYTES) * _HEAD_BYTES
@@ -73,21 +82,23 @@ class _Pool:
         # As torch's own collate does it: pages are taken when they are first written to.
         self.memory.set_(torch.UntypedStorage._new_shared(total), 0, (total,))
         self._key = os.getpid(), secrets.token_hex(8)
-        self._taken = self.memory.numpy()[:_SLOTS]
+        self._taken = self.memory.numpy()[: 2 * _SLOTS].reshape(_SLOTS, 2)
         self._taken[:] = 0
 
     def take(self) -> _Slot | None:
-        free = np.flatnonzero(self._taken == 0)
+        free = np.flatnonzero(~self._taken.any(axis=1))
         if not len(free):
             return None
         number = int(free[0])
-        self._taken[number] = 1
-        return _Slot(self.memory, self._key, number, _HEAD_BYTES + number * self.slot_bytes, self.slot_bytes)
+        self._taken[number, _WORKER] = 1
+        return _Slot(self.memory, self._key, number, _HEAD_BYTES + number * self.slot_bytes, self.slot_bytes, _WORKER)
 
 
 _pool: tuple[int, _Pool] | None = None
 _announced: set[Key] = set()
 _pools: dict[Key, torch.Tensor] = {}
+_pools_lock = threading.Lock()
+"""Several loaders with a thread each, that pins what arrives, look pools up."""
 
 
 def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
@@ -148,8 +159,9 @@ def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
     # thread of this one (measured: 4 ms), and messages of one worker arrive in order.
     pool = None if slot.key in _announced else slot.pool
     _announced.add(slot.key)
-    # From here on the slot belongs to the process that gets the message.
-    slot.owner = -1
+    # For the process that gets the message, and clears it; the worker may still look at the batch.
+    slot.pool.numpy()[2 * slot.number + _TRAINER] = 1
+    slot.sent = True
     return slot.key, pool, slot.number, slot.start, slot.nbytes, parts
 
 
@@ -176,23 +188,32 @@ class _Small:
 
 def unpack(key: Key, pool: torch.Tensor | None, number: int, start: int, nbytes: int, parts: list[Any]) -> list[Any]:
     """Return the values that `pack` was given, as views of the slot."""
-    slot = _Slot(_known_pool(key, pool), key, number, start, nbytes)
-    memory = torch.from_numpy(np.asarray(slot))
+    slot = _Slot(_known_pool(key, pool), key, number, start, nbytes, _TRAINER)
+    memory = np.asarray(slot)
     return [_unpacked(part, memory) for part in parts]
 
 
 def _known_pool(key: Key, pool: torch.Tensor | None) -> torch.Tensor:
-    if pool is not None:
-        # Batches that are in use hold the pools of workers that have ended; nobody else has to.
-        for other in [other for other in _pools if other[0] == key[0] or not _is_running(other[0])]:
-            del _pools[other]
-        _pools[key] = pool
-    if key not in _pools:
+    with _pools_lock:
+        if pool is not None:
+            for other in [other for other in list(_pools) if other[0] == key[0]]:
+                _pools.pop(other, None)
+            _forget_ended()
+            _pools[key] = pool
+        found = _pools.get(key)
+    if found is None:
         raise TransportError(
             f"a batch of worker {key[0]} arrived without the first one that it sent: a batch is to be received by the "
             "process that started the worker, in the order in which it was sent"
         )
-    return _pools[key]
+    return found
+
+
+def _forget_ended() -> None:
+    """Let go of the pools of workers that have ended: batches that are in use hold them, and nobody else has to."""
+    for key in list(_pools):
+        if not _is_running(key[0]):
+            _pools.pop(key, None)
 
 
 def _is_running(pid: int) -> bool:
@@ -205,10 +226,11 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _unpacked(part: Any, memory: torch.Tensor) -> Any:
+def _unpacked(part: Any, memory: np.ndarray) -> Any:
     if isinstance(part, _Small):
         return torch.from_numpy(part.array)
     if not isinstance(part, _InSlot):
         return part
     nbytes = math.prod(part.shape) * part.dtype.itemsize
-    return memory[part.at : part.at + nbytes].view(part.dtype).reshape(part.shape)
+    # A tensor of these bytes alone: what saves it saves no more.
+    return torch.from_numpy(memory[part.at : part.at + nbytes]).view(part.dtype).reshape(part.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ class Walk:
             self.done = self.within = 0
         self.epoch = int(epoch)
 
-    def begin(self, total: int) -> int:
-        """Return how much of the epoch is done already."""
+    def begin(self, left: Callable[[int], int]) -> int:
+        """Return how much of the epoch is done already; `left` tells what there is to yield after that."""
         (self.done, self.within), self._resume = self._resume or (0, 0), None
-        if self.done >= total:
+        if not left(self.done):
             # A state that was taken at the end of an epoch goes on with a whole one.
             self.done = self.within = 0
         return self.done

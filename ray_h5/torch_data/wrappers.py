@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from functools import reduce
 from typing import Any, SupportsIndex, cast
 
@@ -15,13 +15,14 @@ from torch.utils.data import Dataset, get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.planning.order import row_keys
+from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.samples import Pair, check_index, check_indices
 from ray_h5.transforms import GaussianNoise, Moments, SpecAugment
 
 _EPSILON = 1e-8
 
 
-class WorkerSafeStandardizedDataset(Dataset[Any]):
+class WorkerSafeStandardizedDataset(BatchedDataset):
     """Some samples of a dataset, their inputs standardised with given moments.
 
     Take the moments from training samples only, or validation is measured with what it should not know:
@@ -46,12 +47,12 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
 
     def __init__(self, base_dataset: Dataset[Any], indices: Iterable[int], mean: float, std: float) -> None:
         self.base_dataset = base_dataset
-        self.indices = [int(index) for index in indices]
+        given = indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices)
+        self.indices = check_indices(given, len(cast("Sized", base_dataset)), "indices").tolist()
         self.mean = float(mean)
         self.std = float(std + _EPSILON)
         if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > 0):
             raise OptionError(f"mean={mean!r}, std={std!r}: expected finite numbers, and a std of 0 or more")
-        check_indices(self.indices, len(cast("Sized", base_dataset)), "indices")
 
     @classmethod
     def from_indices(
@@ -68,9 +69,9 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
         statistics_from : iterable of int
             The samples whose inputs give mean and standard deviation, over all their values.
         """
-        inputs = (
-            torch.as_tensor(_pair(base_dataset[index], cls)[0]).to(torch.float64).numpy() for index in statistics_from
-        )
+        given = statistics_from if isinstance(statistics_from, (np.ndarray, torch.Tensor)) else list(statistics_from)
+        chosen = check_indices(given, len(cast("Sized", base_dataset)), "statistics_from").tolist()
+        inputs = (torch.as_tensor(_pair(base_dataset[index], cls)[0]).to(torch.float64).numpy() for index in chosen)
         parts = [Moments.of(values[None]) for values in inputs]
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
@@ -80,11 +81,10 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, idx: SupportsIndex) -> Any:
-        return self._standardised(self.base_dataset[self.indices[check_index(idx, len(self), type(self).__name__)]])
+    def _one(self, index: SupportsIndex) -> Any:
+        return self._standardised(self.base_dataset[self.indices[check_index(index, len(self), type(self).__name__)]])
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the samples of a batch, which the dataset below reads at once if it can."""
+    def _several(self, indices: Many) -> list[Any]:
         wanted = [self.indices[i] for i in check_indices(indices, len(self), type(self).__name__).tolist()]
         return [self._standardised(sample) for sample in _samples(self.base_dataset, wanted)]
 
@@ -93,7 +93,7 @@ class WorkerSafeStandardizedDataset(Dataset[Any]):
         return Pair(((x - self.mean) / self.std, y))
 
 
-class WorkerSafeAugmentedDataset(Dataset[Any]):
+class WorkerSafeAugmentedDataset(BatchedDataset):
     """A dataset whose inputs are augmented, each sample otherwise in each epoch.
 
     What a sample becomes is a function of (seed, epoch, index): workers cannot draw the same, and a
@@ -134,12 +134,11 @@ class WorkerSafeAugmentedDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(cast("Sized", self.base_dataset))
 
-    def __getitem__(self, idx: SupportsIndex) -> Any:
-        index = check_index(idx, len(self), type(self).__name__)
-        return self._augmented(index, self.base_dataset[index])
+    def _one(self, index: SupportsIndex) -> Any:
+        found = check_index(index, len(self), type(self).__name__)
+        return self._augmented(found, self.base_dataset[found])
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the samples of a batch, which the dataset below reads at once if it can."""
+    def _several(self, indices: Many) -> list[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
         found = _samples(self.base_dataset, wanted)
         return [self._augmented(index, sample) for index, sample in zip(wanted, found, strict=True)]

@@ -1,4 +1,5 @@
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -92,8 +93,13 @@ class TestLoaders:
     def test_tuning_measures(self, caplog):
         with caplog.at_level(logging.INFO, "ray_h5.torch_data.factory"):
             loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, tune=True, num_workers=1)
-        assert "batches a second by number of workers: 0: " in caplog.text
-        assert loader.num_workers == 0  # reading 103 numbers is not worth a process
+        said = re.search(
+            r"tuned: (\d) workers; batches a second by number of workers: 0: ([\d.]+), 1: ([\d.]+)", caplog.text
+        )
+        assert said is not None
+        chosen, *rates = map(float, said.groups())
+        assert loader.num_workers == chosen
+        assert rates[loader.num_workers] == max(rates)
 
 
 def test_without_shared_memory_there_are_no_workers(monkeypatch):

@@ -96,6 +96,21 @@ class TestInOneProcess:
         both = RankMemCachedH5Dataset(pairs, "images", "labels", target_transform=lambda y: y + 1, log_fn=silent)
         assert both[2][1] == 3
 
+    def test_transforms_get_copies(self, pairs):
+        dataset = RankMemCachedH5Dataset(pairs, "images", transform=lambda x: x.add_(1), log_fn=silent)
+        for _ in range(3):
+            assert dataset[4][0, 0] == 5
+            assert next(iter(DataLoader(dataset, batch_size=4)))[:, 0, 0].tolist() == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize(("world_size", "rank", "length"), [(3, 0, 17), (3, 2, 16), (5, 1, 10)])
+    def test_shards_of_several_lengths_say_so(self, pairs, monkeypatch, world_size, rank, length):
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        said = []
+        dataset = RankMemCachedH5Dataset(pairs, "images", log_fn=said.append)
+        assert (len(dataset), dataset.common_length) == (length, 50 // world_size)
+        assert any("50 samples do not divide among 3 ranks" in each for each in said) is (world_size == 3)
+
     def test_it_equals_what_h5py_reads(self, pairs):
         for mode in ("contiguous", "interleave"):
             dataset = RankMemCachedH5Dataset(pairs, "nested/scores", "bytes", mode=mode, dtype_x=None, log_fn=silent)

@@ -1,0 +1,63 @@
+"""Datasets that read a whole batch by one call, and subclasses of them that don't know of it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, default_collate
+
+Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
+"""Indices of several samples."""
+
+
+class BatchedDataset(Dataset[Any]):
+    """A map-style dataset whose ``__getitems__`` a `DataLoader` calls with all indices of a batch.
+
+    A subclass may change ``__getitem__`` alone, as it would that of any other dataset: batches are then made
+    of what it returns.
+    """
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: SupportsIndex | slice | Many) -> Any:
+        """Return a sample; of a list, an array or a slice of indices the batch that ``default_collate`` makes."""
+        if isinstance(index, slice):
+            return default_collate(self.__getitems__(range(*index.indices(len(self)))))
+        if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
+            return default_collate(self.__getitems__(index))
+        one = cast("SupportsIndex", index)
+        if _own_batches(type(self)) and not _own_samples(type(self)):
+            return self.__getitems__([operator.index(one)])[0]
+        return self._one(one)
+
+    def __getitems__(self, indices: Many) -> Sequence[Any]:
+        """Return the samples of a batch."""
+        if _own_samples(type(self)) and not _own_batches(type(self)):
+            return [self[i] for i in indices]
+        return self._several(indices)
+
+    def _one(self, index: SupportsIndex) -> Any:
+        """Return a sample."""
+        return self._several([operator.index(index)])[0]
+
+    def _several(self, indices: Many) -> Sequence[Any]:
+        """Return some samples."""
+        raise NotImplementedError
+
+
+def is_changed(dataset: BatchedDataset) -> bool:
+    """Tell whether a subclass has a way of its own to make samples or batches."""
+    return _own_samples(type(dataset)) or _own_batches(type(dataset))
+
+
+def _own_samples(kind: type[BatchedDataset]) -> bool:
+    return kind.__getitem__ is not BatchedDataset.__getitem__
+
+
+def _own_batches(kind: type[BatchedDataset]) -> bool:
+    return kind.__getitems__ is not BatchedDataset.__getitems__

@@ -1,0 +1,401 @@
+"""What people do with batches, samples and classes besides reading them: nothing of it is lost or overwritten."""
+
+import copy
+import io
+import pickle
+import threading
+import time
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
+
+from ray_h5.errors import OptionError
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.torch_data import (
+    H5Dataset,
+    H5LazyDataset,
+    OptimalDataLoaderFactory,
+    OrderBatchSampler,
+    OrderSampler,
+    WorkerSafeStandardizedDataset,
+    create_optimized_dataloader,
+    loader,
+    transport,
+)
+from ray_h5.torch_data.samples import tensor_over
+from ray_h5.torch_data.threaded import H5DataLoader
+
+ROWS = 40
+CONTEXT = "fork"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hands") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(float(ROWS), dtype="f4")[:, None].repeat(3, 1)
+        file["y"] = np.arange(ROWS)
+    return str(path)
+
+
+def firsts(batches):
+    return [int(value) for batch in batches for value in batch[0][:, 0]]
+
+
+# A collate_fn -------------------------------------------------------------------------------------
+
+
+def negate(batch):
+    for sample in batch:
+        sample["x"] = -sample["x"]
+        sample["n"] = 1
+        del sample["y"]
+    return default_collate(batch)
+
+
+def by_attribute(batch):
+    for sample in batch:
+        sample.x = -sample.x
+    return default_collate(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("make", ["DataLoader", "loader"])
+def test_changes_to_samples_count(path, make, workers):
+    if make == "loader":
+        batches = loader(path, 4, shuffle=False, threads=workers, collate_fn=negate)
+    else:
+        batches = DataLoader(H5Dataset(path), 4, num_workers=workers, collate_fn=negate)
+    for i, batch in enumerate(batches):
+        assert batch["x"][:, 0].tolist() == [-4 * i - k for k in range(4)]
+        assert batch["n"].tolist() == [1] * 4
+        assert "y" not in batch
+
+
+def test_attributes_of_a_sample_are_its_entries(path):
+    batch = next(iter(DataLoader(H5Dataset(path), 4, collate_fn=by_attribute)))
+    assert batch.x[3].tolist() == [-3, -3, -3]
+    sample = H5Dataset(path)[1].copy()
+    assert (sample.y, sample["x"][0]) == (1, 1)
+
+
+def test_a_batch_is_like_a_list(path):
+    batch = H5Dataset(path).__getitems__([2, 3])
+    assert batch[0] is batch[0]
+    several = batch.copy() + batch + batch.copy()
+    assert [each["y"].item() for each in several] == [2, 3] * 3
+    assert batch.is_whole
+
+
+# Batches that stay in a worker -------------------------------------------------------------------
+
+
+class Mixing:
+    """A collate_fn that returns the batch and the one before it."""
+
+    def __init__(self, keep):
+        self.kept, self.keep = [], keep
+
+    def __call__(self, batch):
+        self.kept.append(default_collate(batch))
+        del self.kept[: -self.keep]
+        return [self.kept[-1][0], *(each[0].clone() for each in self.kept[:-1])]
+
+
+@pytest.mark.parametrize("keep", [2, 5])
+def test_a_worker_may_keep_batches(path, keep):
+    batches = DataLoader(H5LazyDataset(path, "x", "y"), 2, num_workers=1, prefetch_factor=2, collate_fn=Mixing(keep))
+    for i, (_, *earlier) in enumerate(batches):
+        time.sleep(0.002)
+        expected = range(max(0, i - keep + 1), i)
+        assert [int(each[0, 0]) // 2 for each in earlier] == list(expected)
+
+
+class Whole(IterableDataset):
+    def __init__(self, base):
+        self.base = base
+
+    def __iter__(self):
+        for start in range(0, ROWS, 4):
+            yield default_collate(self.base.__getitems__(list(range(start, start + 4))))
+
+
+class Kept(Dataset):
+    """A dataset of batches, which it makes once."""
+
+    def __init__(self, base):
+        self.base, self.made = base, {}
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i not in self.made:
+            self.made[i] = default_collate(self.base.__getitems__(list(range(4 * i, 4 * i + 4))))
+        return self.made[i]
+
+
+def as_it_is(batch):
+    return batch
+
+
+@pytest.mark.parametrize("kind", [H5LazyDataset, H5Dataset])
+def test_an_iterable_of_whole_batches(path, kind):
+    base = H5LazyDataset(path, "x", "y") if kind is H5LazyDataset else H5Dataset(path, ["x"])
+    first = (lambda batch: batch[0]) if kind is H5LazyDataset else (lambda batch: batch["x"])
+    batches = DataLoader(Whole(base), batch_size=None, num_workers=1)
+    assert [int(v) for batch in batches for v in first(batch)[:, 0]] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("collate", [None, as_it_is])
+def test_a_dataset_that_keeps_its_batches(path, collate):
+    kept = Kept(H5LazyDataset(path, "x", "y"))
+    batches = DataLoader(kept, batch_size=None, num_workers=1, persistent_workers=True, collate_fn=collate)
+    for _ in range(3):
+        assert firsts(batches) == list(range(16))
+
+
+def copying(batch):
+    made = default_collate(batch)
+    pickle.dumps(made)
+    copy.copy(made)
+    return copy.deepcopy(made)
+
+
+def looking(batch):
+    made = default_collate(batch)
+    pickle.dumps(made)
+    copy.copy(made)
+    return made
+
+
+@pytest.mark.parametrize("collate", [copying, looking])
+def test_copies_and_pickles_in_a_worker(path, collate):
+    assert firsts(DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=1, collate_fn=collate)) == list(range(ROWS))
+
+
+def test_what_is_saved_of_a_batch_is_the_batch(path):
+    batch = next(iter(DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=1)))
+    sizes = []
+    for tensor in (batch[1], batch[1].clone()):
+        torch.save(tensor, file := io.BytesIO())
+        sizes.append(file.tell())
+    assert abs(sizes[0] - sizes[1]) < 64
+
+
+def test_memory_of_workers_that_ended_is_given_back(path):
+    batches = DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=2)
+    for batch in batches:  # noqa: B007  the last one is held
+        pass
+    assert any(transport._pools)
+    del batch
+    assert not [key for key in transport._pools if not transport._is_running(key[0])]
+
+
+# Subclasses and transforms -----------------------------------------------------------------------
+
+
+class Negative(H5LazyDataset):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return -x, y, i
+
+
+class NegativeBatches(H5LazyDataset):
+    def __getitems__(self, indices):
+        return [(-x, y, i) for (x, y), i in zip(super().__getitems__(indices), indices, strict=True)]
+
+
+class Both(NegativeBatches):
+    def __getitem__(self, i):
+        return self.__getitems__([i])[0]
+
+
+class NegativeSamples(H5Dataset):
+    def __getitem__(self, i):
+        return {"x": -super().__getitem__(i)["x"]}
+
+
+class OtherBatches(H5Dataset):
+    def __getitems__(self, indices):
+        return [{"x": -each["x"]} for each in super().__getitems__(indices)]
+
+
+@pytest.mark.parametrize("kind", [Negative, NegativeBatches, Both])
+def test_what_a_subclass_does_to_samples_counts(path, kind):
+    dataset = kind(path, "x", "y")
+    assert [int(part.sum()) if torch.is_tensor(part) else part for part in dataset[5]] == [-15, 5, 5]
+    x, _, i = next(iter(DataLoader(dataset, 4)))
+    assert x[:, 0].tolist() == [0, -1, -2, -3]
+    assert i.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [NegativeSamples, OtherBatches])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_loaders_use_what_a_subclass_does(path, kind, threads):
+    dataset = kind(path)
+    assert dataset[3]["x"].tolist() == [-3, -3, -3]
+    for batch in loader(dataset, 8, shuffle=False, threads=threads):
+        assert set(batch) == {"x"}
+        assert (batch["x"] <= 0).all()
+
+
+def test_a_transform_given_later_counts(path):
+    dataset = H5Dataset(path, ["x"])
+    batches = loader(dataset, 8, shuffle=False)
+    assert next(iter(batches))["x"][2, 0] == 2
+    dataset.transform = lambda sample: {"x": sample["x"] + 100}
+    assert next(iter(batches))["x"][2, 0] == 102
+
+
+def test_transforms_run_where_batches_are_asked_for(path):
+    # Theirs is a state that no thread of ours may share: they draw from one generator, in one order.
+    rng = np.random.default_rng(3)
+    threads = set()
+
+    def noisy(sample):
+        threads.add(threading.get_ident())
+        return {"x": sample["x"] + rng.random()}
+
+    found = []
+    for _ in range(3):
+        rng = np.random.default_rng(3)
+        found.append(torch.cat([batch["x"] for batch in loader(path, 4, transform=noisy, threads=3)]))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert threads == {threading.get_ident()}
+
+
+def test_several_samples_at_once(path):
+    pairs, samples = H5LazyDataset(path, "x", "y"), H5Dataset(path)
+    for index in ([1, 4], np.array([1, 4]), torch.tensor([1, 4]), slice(1, 5, 3), range(1, 5, 3)):
+        assert pairs[index][1].tolist() == [1, 4]
+        assert samples[index]["y"].tolist() == [1, 4]
+    sampler = BatchSampler(SequentialSampler(samples), 16, drop_last=False)
+    assert [len(batch["y"]) for batch in DataLoader(samples, batch_size=None, sampler=sampler)] == [16, 16, 8]
+    with pytest.raises(OptionError, match="expected integers for indices"):
+        samples[["1", "2"]]
+
+
+# Indices, seeds and states -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [np.arange(ROWS) > 35, torch.arange(ROWS) > 35, [1.5]])
+def test_a_mask_is_no_list_of_indices(path, mask):
+    base = H5LazyDataset(path, "x", "y")
+    with pytest.raises(OptionError, match="expected integers for indices"):
+        WorkerSafeStandardizedDataset(base, mask, 0, 1)
+    with pytest.raises(OptionError, match="expected integers for indices"):
+        WorkerSafeStandardizedDataset.from_indices(base, [1], statistics_from=mask)
+    assert WorkerSafeStandardizedDataset(base, torch.tensor([3, -1]), 0, 1)[1][1] == ROWS - 1
+
+
+def test_ranks_that_draw_orders_of_their_own(path):
+    with pytest.raises(OptionError, match="give all of them one seed"):
+        OrderSampler(H5Dataset(path), seed=None, rank=0, world_size=2)
+    assert sorted(OrderSampler(H5Dataset(path), seed=None)) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("batch_size", [6, 16])
+def test_the_end_of_an_epoch_that_drops_its_last_batch(path, batch_size):
+    dataset = H5Dataset(path)
+    batches = loader(dataset, batch_size, drop_last=True)
+    assert len(list(batches)) == ROWS // batch_size
+    again = loader(dataset, batch_size, drop_last=True)
+    again.load_state_dict(batches.state_dict())
+    assert len(list(again)) == ROWS // batch_size
+    sampler = OrderBatchSampler(dataset, batch_size, drop_last=True, rank=0, world_size=2)
+    ours = list(sampler)
+    other = OrderBatchSampler(dataset, batch_size, drop_last=True, rank=0, world_size=2)
+    other.load_state_dict(sampler.state_dict())
+    assert list(other) == ours
+    odd = OrderSampler(dataset, drop_last=True, rank=2, world_size=3)
+    assert len(list(odd)) == 13
+    third = OrderSampler(dataset, drop_last=True, rank=2, world_size=3)
+    third.load_state_dict(odd.state_dict())
+    assert len(list(third)) == 13
+
+
+def test_tuning_leaves_samplers_and_generators_alone(path):
+    dataset = H5LazyDataset(path, "x", "y")
+    sampler = OrderSampler(dataset, seed=1)
+    sampler.load_state_dict({**sampler.state_dict(), "done": 24, "within": 0})
+    make = OptimalDataLoaderFactory.create_training_loader
+    assert sum(len(y) for _, y in make(dataset, 4, sampler=sampler, tune=True, num_workers=0)) == ROWS - 24
+    orders = [
+        firsts(make(dataset, 4, generator=torch.Generator().manual_seed(5), tune=tune, num_workers=0))
+        for tune in (True, False)
+    ]
+    assert orders[0] == orders[1]
+
+
+def test_rows_in_memory_stay_right_while_others_are_read(path, monkeypatch):
+    # What a thread takes from the rows that are there must be right also while another one fills in the rest.
+    dataset = H5Dataset(path, ["y"])
+    dataset.read(np.arange(3))
+    kept = next(group for group in dataset._source._kept() if group.columns)
+    values, there = kept.columns["y"], np.flatnonzero(kept.there)
+    assert len(there) == 3
+    seen, read_into = [], RowReader.read_into
+
+    def reading(self, out, *args):
+        read_into(self, out, *args)
+        for array in out.values():
+            array[:] = 0  # as libhdf5 leaves a buffer before it is done
+        seen.append(values[there].tolist())
+        read_into(self, out, *args)
+
+    monkeypatch.setattr(RowReader, "read_into", reading)
+    assert dataset.read(np.arange(ROWS))["y"].tolist() == list(range(ROWS))
+    assert seen
+    assert all(each == [0, 1, 2] for each in seen)
+
+
+# Loaders -----------------------------------------------------------------------------------------
+
+
+def test_reads_that_hang_are_not_waited_for(path, monkeypatch):
+    dataset = H5Dataset(path)
+    goes_on = threading.Event()
+    monkeypatch.setattr(dataset, "read", lambda *_: goes_on.wait(60))
+    batches = H5DataLoader(dataset, 4, threads=1, timeout=0.2)
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"nothing was read in 0\.2 seconds"):
+        next(iter(batches))
+    assert time.monotonic() - start < 30
+    goes_on.set()
+
+
+def test_frameworks_give_samplers_of_their_own(path):
+    dataset = H5Dataset(path)
+    wanted = BatchSampler(SequentialSampler(dataset), 16, drop_last=False)
+    batches = H5DataLoader(dataset, batch_sampler=wanted, shuffle=False, threads=2)
+    assert [batch["y"].tolist() for batch in batches] == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+    shuffled = H5DataLoader(dataset, 8, shuffle=True, generator=torch.Generator().manual_seed(0), threads=1)
+    assert sorted(int(i) for batch in shuffled for i in batch["y"]) == list(range(ROWS))
+
+
+def test_none_is_an_option_not_given(tmp_path):
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.zeros((8, 2))
+    made = create_optimized_dataloader(
+        str(tmp_path / "b.h5"), 4, 2, worker_init_fn=None, multiprocessing_context=None, prefetch_factor=None
+    )
+    assert isinstance(made, H5DataLoader)
+    assert len(create_optimized_dataloader(str(tmp_path / "b.h5"), 4, 0, sampler=[])) == 0
+    with pytest.raises(OptionError, match="num_workers=-1: expected an integer of 0 or more"):
+        create_optimized_dataloader(str(tmp_path / "b.h5"), 4, -1)
+
+
+def test_tensors_over_the_memory_of_a_tensor():
+    # torch learns from the tensor that memory was pinned for when a copy of it to a GPU has ended.
+    owner = torch.arange(24, dtype=torch.float32).reshape(8, 3)
+    part = owner.numpy()[2:5]
+    made = tensor_over(part)
+    assert made.untyped_storage().data_ptr() == owner.untyped_storage().data_ptr()
+    assert torch.equal(made, owner[2:5])
+    for array in (np.arange(3), part[:, :2], owner.numpy().view("i4"), part[:0]):
+        assert np.array_equal(tensor_over(array).numpy(), array)
