@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.errors import PositionError
-from ray_h5.planning.plan import BlockRows, ReadPlan, read_rows
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.plan import BlockRows, ReadPlan, Tail, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,37 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """What there is for a run to do.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that are not done.
+    stops : int
+        Positions that it has for them; less where the tail is dropped, more where it is padded.
+    begins : bool
+        Whether the positions are counted anew, and do not go on from those of the run before.
+    """
+
+    rows: int
+    stops: int
+    begins: bool = False
+
+    @classmethod
+    def of(cls, rows: int, tail: Tail | None) -> Run:
+        """Return what there is for a run with this tail."""
+        return cls(rows, rows if tail is None else tail.apply(rows), begins=True)
+
+    def row(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many times the rows were gone through before each position, and which one it is."""
+        if not self.begins:
+            return np.zeros_like(positions), positions
+        times, rows = np.divmod(positions, max(self.rows, 1))
+        return times, rows
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What ranks that take blocks in turn have done: `rows` rows each.
 
@@ -75,22 +106,37 @@ class Done:
         Ranks.
     block_rows : int
         Rows of a full block.
+    tail : Tail, optional
+        What became of the last rows in that run: it had not done what it left out, and repeated others.
     """
 
     rows: int
     world_size: int
     block_rows: int
+    tail: Tail | None = None
 
     def __post_init__(self) -> None:
         for name in ("rows", "world_size", "block_rows"):
             _check_integer(f"Position: earlier {name}", getattr(self, name), 1)
 
-    def left(self, num_rows: int) -> int:
-        """Return how many of `num_rows` rows are left."""
-        return num_rows - self.rows * self.world_size
+    def left(self, run: Run) -> Run:
+        """Return what is left of a run for one with the same tail: its rows and its positions."""
+        not_done = run.stops - self.rows * self.world_size
+        if run.stops <= run.rows or not_done < 0:
+            return Run(not_done + run.rows - run.stops, not_done)
+        # What would have been repeated comes last, and is no row that is left.
+        last = self._within(np.arange(max(0, not_done - (run.stops - run.rows)), not_done), run.stops)
+        return Run(not_done - int((last >= run.rows).sum()), not_done)
 
-    def positions(self, left: np.ndarray, num_rows: int) -> np.ndarray:
-        """Return which of `num_rows` rows those left are: ``left[i]`` counts rows that are not done."""
+    def positions(self, left: np.ndarray, stops: int) -> np.ndarray:
+        """Return which positions of a run those left are: ``left[i]`` counts what is not done.
+
+        What the run left out follows its `stops` positions.
+        """
+        left_out = left - (stops - self.rows * self.world_size)
+        return np.where(left_out < 0, self._within(left, stops), stops + left_out)
+
+    def _within(self, left: np.ndarray, num_rows: int) -> np.ndarray:
         cut = Cut(num_rows, self.block_rows, self.world_size)
         round_ = min(self.rows // self.block_rows, cut.full_blocks // self.world_size)
         first = round_ * self.world_size
@@ -123,6 +169,8 @@ class Position:
         Tells the files, the predicate and the shuffle from others.
     earlier : tuple of Done
         What runs before this one had done of the epoch.
+    tail : Tail, optional
+        What becomes of the last rows in this run. Another run may do otherwise.
     """
 
     seed: int
@@ -132,6 +180,7 @@ class Position:
     block_rows: int
     plan_hash: str
     earlier: tuple[Done, ...] = ()
+    tail: Tail | None = None
 
     def __post_init__(self) -> None:
         for name in ("seed", "epoch", "rows", "world_size", "block_rows"):
@@ -142,12 +191,14 @@ class Position:
     @property
     def done(self) -> tuple[Done, ...]:
         """All that is done of the epoch, run by run."""
-        return (*self.earlier, Done(self.rows, self.world_size, self.block_rows)) if self.rows else self.earlier
+        done = Done(self.rows, self.world_size, self.block_rows, self.tail) if self.rows else None
+        return self.earlier if done is None else (*self.earlier, done)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON or a checkpoint."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**found, "earlier": [[done.rows, done.world_size, done.block_rows] for done in self.earlier]}
+        earlier = [[done.rows, done.world_size, done.block_rows, _listed(done.tail)] for done in self.earlier]
+        return {**found, "earlier": earlier, "tail": _listed(self.tail)}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Position:
@@ -165,8 +216,24 @@ class Position:
         if not isinstance(earlier, (list, tuple)) or not all(
             isinstance(each, (list, tuple)) and len(each) == len(fields(Done)) for each in earlier
         ):
-            raise PositionError(f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows]")
-        return cls(**{**found, "earlier": tuple(Done(*each) for each in earlier)})
+            raise PositionError(
+                f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows, tail]"
+            )
+        done = tuple(Done(rows, ranks, block_rows, _tail_of(tail)) for rows, ranks, block_rows, tail in earlier)
+        return cls(**{**found, "earlier": done, "tail": _tail_of(found["tail"])})
+
+
+def _listed(tail: Tail | None) -> list[Any] | None:
+    return None if tail is None else [tail.rule, tail.rows]
+
+
+def _tail_of(listed: Any) -> Tail | None:
+    if listed is None:
+        return None
+    try:
+        return Tail(*listed)
+    except (TypeError, OptionError) as exc:
+        raise PositionError(f"Position: tail={listed!r}: expected None, or [rule, rows]: {exc}") from exc
 
 
 def _check_integer(what: str, value: object, least: int) -> None:
@@ -193,22 +260,33 @@ class Stretch:
     world_size: int = 1
 
     def cut(self, plan: ReadPlan) -> Cut:
-        """Return how the rows that are left are cut into blocks."""
-        num_rows = plan.num_positions
-        for done in self.done:
-            num_rows = done.left(num_rows)
-        return Cut(num_rows, plan.block_rows, self.world_size)
+        """Return how what is left is cut into blocks."""
+        return Cut(self.runs(plan)[-1].stops, plan.block_rows, self.world_size)
 
     def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
         """Return the positions of a block in the epoch; at most the first `limit`."""
         start, stop = self.cut(plan).bounds(block)
         left = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
-        totals = [plan.num_positions]
-        for done in self.done:
-            totals.append(done.left(totals[-1]))
-        for done, total in zip(reversed(self.done), reversed(totals[:-1]), strict=True):
-            left = done.positions(left, total)
-        return left
+        *runs, own = self.runs(plan)
+        times, left = own.row(left)
+        for done, run in zip(reversed(self.done), reversed(runs), strict=True):
+            again, left = run.row(done.positions(left, run.stops))
+            times += again
+        # What is repeated stands behind all rows of the epoch.
+        return left + times * plan.num_rows
+
+    def runs(self, plan: ReadPlan) -> list[Run]:
+        """Return what there was for each run that is done, and what there is for this one.
+
+        As long as the tail is the same, a run goes on with the positions of the one before it: together
+        they do what one run would have done. Another tail is that of the rows that are left.
+        """
+        tails = [*(done.tail for done in self.done), plan.tail]
+        runs = [Run.of(plan.num_rows, tails[0])]
+        for done, tail, before in zip(self.done, tails[1:], tails[:-1], strict=True):
+            left = done.left(runs[-1])
+            runs.append(left if tail == before else Run.of(left.rows, tail))
+        return runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +325,7 @@ def plan_hash(plan: ReadPlan) -> str:
     for path in plan.files.paths.to_pylist():
         found.update(path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") + b"\0")
     found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).tobytes())
-    found.update(repr((plan.order.shuffle, plan.tail)).encode())
+    found.update(repr(plan.order.shuffle).encode())
     if plan.order.groups is not None:
         # What is drawn as a whole is up to the chunks, and so to the columns asked for.
         found.update(plan.order.groups.described())
@@ -269,6 +347,6 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
             "run before did, or start the epoch anew without a position."
         )
     stretch = Stretch(position.epoch, position.done, world_size)
-    if stretch.cut(plan).num_rows < 0:
-        raise PositionError(f"the position {position} has more rows done than the {plan.num_positions} there are")
+    if min(run.stops for run in stretch.runs(plan)) < 0:
+        raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} there are")
     return stretch

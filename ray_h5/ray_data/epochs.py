@@ -12,7 +12,7 @@ from ray.data import DataContext
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
-from ray_h5.planning.plan import ReadPlan
+from ray_h5.planning.plan import ReadPlan, Tail
 from ray_h5.planning.position import Position, Stretch, plan_hash, resume
 from ray_h5.ray_data.internals import running_dataset
 
@@ -52,7 +52,7 @@ class Running:
     ----------
     stretch : Stretch
         The epoch, and what was done of it before.
-    seed, block_rows, plan_hash
+    seed, block_rows, plan_hash, tail
         As in `Position`.
     in_order : bool
         Whether Ray keeps the order of blocks, without which there is no position.
@@ -64,6 +64,7 @@ class Running:
     seed: int
     block_rows: int
     plan_hash: str
+    tail: Tail | None
     in_order: bool
     rows_are_kept: bool = True
 
@@ -72,9 +73,8 @@ class Running:
         stretch = self.stretch
         if not self.rows_are_kept:
             rows = 0
-        return Position(
-            self.seed, stretch.epoch, rows, stretch.world_size, self.block_rows, self.plan_hash, stretch.done
-        )
+        at = self.seed, stretch.epoch, rows, stretch.world_size, self.block_rows, self.plan_hash
+        return Position(*at, stretch.done, self.tail)
 
 
 class Board:
@@ -216,7 +216,8 @@ class Epochs:
         logger.info("dataset %s: epoch %d, %d rows", self.name or dataset, stretch.epoch, stretch.cut(plan).num_rows)
         if self._board is not None:
             in_order = context.execution_options.preserve_order
-            found = Running(stretch, plan.seed, plan.block_rows, plan_hash(plan), in_order, self.rows_are_kept)
+            planned = plan.seed, plan.block_rows, plan_hash(plan), plan.tail
+            found = Running(stretch, *planned, in_order, self.rows_are_kept)
             ray.get(self._board.begin.remote(self.name, found))
         return stretch
 

@@ -162,7 +162,6 @@ def test_a_position_of_something_else_is_refused():
         plan_of(51, 8, Shuffle("rows", 1)),
         plan_of(50, 8, Shuffle("rows", 2)),
         plan_of(50, 8),
-        plan_of(50, 8, Shuffle("rows", 1), Tail("drop", 8)),
         dataclasses.replace(plan, selection=np.arange(50)),
     ):
         with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
@@ -170,6 +169,80 @@ def test_a_position_of_something_else_is_refused():
     with pytest.raises(PositionError, match="more rows done than the 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)
     assert resume(plan, dataclasses.replace(position, rows=25), 2).cut(plan).num_blocks == 0
+
+
+TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), st.integers(1, 40)))
+tailed_runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(0, 40), TAILS), max_size=4)
+
+
+def positions_by_rank(plan, stretch):
+    blocks = [stretch.positions(plan, i) for i in range(stretch.cut(plan).num_blocks)]
+    return [np.concatenate([np.empty(0, int), *blocks[r :: stretch.world_size]]) for r in range(stretch.world_size)]
+
+
+def run_some(plan, stretch, rows):
+    """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
+    shares = positions_by_rank(plan, stretch)
+    rows = min(rows, *map(len, shares))
+    position = Position(
+        plan.seed,
+        stretch.epoch,
+        rows,
+        stretch.world_size,
+        plan.block_rows,
+        plan_hash(plan),
+        stretch.done,
+        plan.tail,
+    )
+    had = np.concatenate([share[:rows] for share in shares])
+    return had, Position.from_dict(json.loads(json.dumps(position.to_dict())))
+
+
+@given(st.integers(1, 120), tailed_runs)
+def test_whatever_the_tails_of_runs_were_the_rest_is_each_row_once(num_rows, runs):
+    had, earlier = [], ()
+    for world_size, block_rows, rows, tail in runs:
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
+        some, position = run_some(plan, Stretch(0, earlier, world_size), rows)
+        had += some[some < num_rows].tolist()
+        assert resume(plan, position, world_size).done == position.done
+        earlier = position.done
+    plan = plan_of(num_rows, 7, Shuffle("rows", 1))
+    (rest,) = positions_by_rank(plan, Stretch(0, earlier, 1))
+    assert sorted([*had, *rest.tolist()]) == list(range(num_rows))
+
+
+@given(st.integers(1, 120), tailed_runs, TAILS)
+def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
+    had, earlier = [], ()
+    for world_size, block_rows, rows, _ in runs:
+        some, position = run_some(
+            plan_of(num_rows, block_rows, Shuffle("rows", 1), tail), Stretch(0, earlier, world_size), rows
+        )
+        had += some.tolist()
+        earlier = position.done
+    plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
+    (rest,) = positions_by_rank(plan, Stretch(0, earlier, 1))
+    assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
+
+
+@given(st.integers(1, 120), tailed_runs, TAILS.filter(bool))
+def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
+    earlier = ()
+    for world_size, block_rows, rows, other in runs:
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), other)
+        earlier = run_some(plan, Stretch(0, earlier, world_size), rows)[1].done
+    plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
+    (rest,) = positions_by_rank(plan, Stretch(0, earlier, 1))
+    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Stretch(0, earlier, 1))
+    if not earlier or earlier[-1].tail != tail:
+        assert len(rest) == tail.apply(len(left))
+        repeated = rest[len(left) :]
+        assert (repeated >= num_rows).all()
+        if len(repeated):
+            assert np.isin(repeated % num_rows, left).all()
+    if not len(rest[rest >= num_rows]):
+        assert np.isin(rest, left).all()
 
 
 def test_the_hash_is_of_what_decides_the_order(tmp_path):
