@@ -21,6 +21,7 @@ from ray_h5.torch_data.samples import Sample
 
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
+_GUID = "guid"
 
 _NUMPY_DTYPES = {
     torch.float16: np.dtype(np.float16),
@@ -32,8 +33,8 @@ _NUMPY_DTYPES = {
 class CombinedHDF5Dataset(H5Dataset):
     """Samples of several HDF5 files, filtered, with an LRU cache.
 
-    A sample is a dict whose entries are attributes too: ``guid`` is a str, ``cs_label`` and
-    ``bg_label`` are bools, everything else is a tensor of `dtype`.
+    A sample is a dict whose entries are attributes too: ``guid`` is a str (also where the files hold
+    numbers), ``cs_label`` and ``bg_label`` are bools, everything else is a tensor of `dtype`.
 
     Parameters
     ----------
@@ -100,6 +101,11 @@ class CombinedHDF5Dataset(H5Dataset):
     ) -> None:
         if dtype not in (*_NUMPY_DTYPES, torch.bfloat16):
             raise OptionError(f"dtype={dtype}: expected torch.float16, bfloat16, float32 or float64")
+        if isinstance(load_fields, str):
+            raise OptionError(f"load_fields={load_fields!r}: expected a list; write [{load_fields!r}]")
+        for name, value in (("cs_label", cs_label), ("bg_label", bg_label)):
+            if value is not None and value not in (True, False):
+                raise OptionError(f"{name}={value!r}: expected True, False or None")
         if isinstance(allowed_guids, str):
             raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
         self.dtype = dtype
@@ -146,7 +152,9 @@ class CombinedHDF5Dataset(H5Dataset):
     def _select(self, predicate: Any) -> np.ndarray | None:
         if predicate is not None:
             raise OptionError("CombinedHDF5Dataset has criteria of its own; H5Dataset takes a predicate")
-        criteria = dict(self._simple)
+        criteria = {
+            words: (column, self._as_stored(column, wanted)) for words, (column, wanted) in self._simple.items()
+        }
         if self._label is not None:
             valid = _WEIGHT if self._has(_WEIGHT) else None
             criteria[f"label={self._label!r}"] = ("target", any_equal(self._label, valid=valid))
@@ -158,6 +166,15 @@ class CombinedHDF5Dataset(H5Dataset):
             raise PredicateError(f"no sample matches: {_why_empty(self._index, criteria)}")
         return selection
 
+    def _as_stored(self, column: str, wanted: Any) -> Any:
+        """Return a criterion as the files need it: patients may be numbers there, and labels lie in rows of one."""
+        spec = self._index.find([column])[column] if self._has(column) else None
+        if spec is None:
+            return wanted
+        if column == _GUID and spec.kind == "number":
+            return [int(guid) if isinstance(guid, str) and guid.isdecimal() else guid for guid in wanted]
+        return any_equal(int(wanted)) if column in _BOOLS and spec.row_shape == (1,) else wanted
+
     def _has(self, column: str) -> bool:
         try:
             self._index.find([column])
@@ -168,7 +185,7 @@ class CombinedHDF5Dataset(H5Dataset):
     def _delivered(self, specs: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
         numbers = _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32))
         return [
-            spec.cast(numbers) if spec.kind in ("number", "bool") and spec.name not in _BOOLS else spec
+            spec.cast(numbers) if spec.kind in ("number", "bool") and spec.name not in (*_BOOLS, _GUID) else spec
             for spec in specs.values()
         ]
 
@@ -178,6 +195,10 @@ class CombinedHDF5Dataset(H5Dataset):
     def _column(self, name: str, values: Any) -> Any:
         if not isinstance(values, torch.Tensor):
             return values
+        if name == _GUID and values.ndim == 1:
+            return [str(value) for value in values.tolist()]
+        if name in _BOOLS and values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
         if name in _BOOLS:
             return values if values.dtype == torch.bool else values != 0
         return values if values.dtype == self.dtype else values.to(self.dtype)

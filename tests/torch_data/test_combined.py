@@ -287,3 +287,35 @@ def test_the_index_can_be_built_anew(tmp_path):
 def test_patients_may_come_from_a_generator_and_sizes_from_numpy(files):
     assert chosen(files, allowed_guids=(f"patient_{i:03d}" for i in (1, 3))) == [4, 5, 6, 7, 12, 13, 14, 15]
     assert len(create_optimized_dataloader(files, np.int64(16), 0, 0, 1, cache_size=np.int64(9))) == 4
+
+
+def test_patients_that_are_numbers(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["guid"] = np.array([123456789, 123456790, 123456791])
+        file["x"] = np.arange(6.0).reshape(3, 2)
+    dataset = CombinedHDF5Dataset(tmp_path / "a.h5")
+    assert [each.guid for each in dataset] == ["123456789", "123456790", "123456791"]
+    for guids in ([123456790], ["123456790"]):
+        assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
+
+
+def test_labels_in_rows_of_one(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["cs_label"] = np.array([[0], [1], [1]], "u1")
+        file["x"] = np.arange(6.0).reshape(3, 2)
+    dataset = CombinedHDF5Dataset(tmp_path / "a.h5")
+    assert [each.cs_label for each in dataset] == [False, True, True]
+    assert [len(CombinedHDF5Dataset(tmp_path / "a.h5", cs_label=label)) for label in (False, True)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cs_label": "False"}, "cs_label='False': expected True, False or None"),
+        ({"bg_label": 2}, "bg_label=2: expected True, False or None"),
+        ({"load_fields": "fhr_st"}, r"load_fields='fhr_st': expected a list; write \['fhr_st'\]"),
+    ],
+)
+def test_criteria_that_mean_something_else(files, options, message):
+    with pytest.raises(OptionError, match=message):
+        CombinedHDF5Dataset(files, **options)
