@@ -115,7 +115,7 @@ class ChunkGuard:
             if mask >> i & 1:
                 continue
             if step.id == _SCALEOFFSET:
-                return wrong_scaleoffset(data, self.layout.chunk_bytes, self.layout.item_bytes)
+                return wrong_scaleoffset(data, step.client_data, self.layout.chunk_bytes, self.layout.item_bytes)
             if step.id == _NBIT:
                 return wrong_nbit(data, step.client_data, self.layout.chunk_bytes)
             if step.id == _FLETCHER32:

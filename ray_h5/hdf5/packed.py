@@ -9,8 +9,16 @@ _ATOMIC, _ARRAY, _COMPOUND, _PLAIN = 1, 2, 3, 4
 _DEEPEST = 32
 
 
-def wrong_scaleoffset(data: bytes, chunk_bytes: int, item_bytes: int) -> str | None:
-    """Compare what scaleoffset says of itself, bits a value, with how much it has stored."""
+def wrong_scaleoffset(data: bytes, parameters: Sequence[int], chunk_bytes: int, item_bytes: int) -> str | None:
+    """Compare what scaleoffset says of itself, values, their size and bits a value, with how much it has stored.
+
+    HDF5 File Format Specification, IV.A.2.l: of the parameters, 2 is how many values a chunk has and 4 their size.
+    """
+    if tuple(parameters[2:5:2]) != (chunk_bytes // item_bytes, item_bytes):
+        return (
+            f"expected scaleoffset of {chunk_bytes // item_bytes} values of {item_bytes} bytes, found the parameters "
+            f"{tuple(parameters)}"
+        )
     bits = int.from_bytes(data[:4], "little")
     if len(data) < _SCALEOFFSET_HEADER_BYTES or bits > 8 * item_bytes:
         return f"expected a scaleoffset header of at most {8 * item_bytes} bits a value, found {data[:4]!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,18 @@ def _short_scaleoffset(steps: int) -> Callable[[h5py.File], None]:
         dataset.id.write_direct_chunk((4, 0), zlib.compress(data[:-9]) if steps == 2 else data[:-9])
 
     return fill
+
+
+def _scaleoffset_of_nothing(path: Path) -> None:
+    """Damage the parameters of the filter: libhdf5 hands out memory that nobody wrote to."""
+    with h5py.File(path, "w") as file:
+        data = CHUNK.reshape(4, 16).astype(">u2") * 3
+        dataset = file.create_dataset("x", data=data, chunks=(4, 16), scaleoffset=0, compression="gzip")
+        parameters = dataset.id.get_create_plist().get_filter(0)[2]
+    at = path.read_bytes().index(struct.pack("<20I", *parameters))
+    with open(path, "r+b") as stored:
+        stored.seek(at + 12)
+        stored.write(bytes(20))
 
 
 def _swapped_chunks(path: Path) -> None:
@@ -191,6 +204,7 @@ DAMAGE = (
         Case(f"short scaleoffset, step {steps}", in_file(_short_scaleoffset(steps)), CorruptChunkError, child=True)
         for steps in (1, 2)
     ),
+    Case("scaleoffset of values of no size", _scaleoffset_of_nothing, CorruptChunkError, child=True),
     Case("chunks out of order in a B-tree of version 1", _swapped_chunks, CorruptFileError),
     Case("deflate bomb", in_file(_stored(BOMB, DEFLATE)), CorruptChunkError, child=True, growth_mb=64),
     Case(

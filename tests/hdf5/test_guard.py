@@ -251,6 +251,19 @@ def test_parameters_of_nbit_that_are_damaged(tmp_path, number, value, message):
         RowReader(path).read(["x"])
 
 
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("name", ["scaleoffset", "scaleoffset, gzip"])
+def test_parameters_of_scaleoffset_that_are_damaged(tmp_path, name, number):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", data=DATA, chunks=DATA.shape, **FILTERS[name])
+        parameters = dataset.id.get_create_plist().get_filter(0)[2]
+    as_stored = np.array(parameters, "<u4").tobytes()
+    overwrite(path, path.read_bytes().index(as_stored) + 4 * number, b"\0\0\0\0")
+    with pytest.raises(CorruptChunkError, match=r"expected scaleoffset of \d+ values of 4 bytes, found the parameters"):
+        RowReader(path).read(["x"])
+
+
 def test_types_of_nbit_without_end():
     from ray_h5.hdf5.packed import wrong_nbit
 
