@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import ray
 from ray._private.worker import global_worker
 from ray.data import DataContext, Dataset, Datasource
+from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
 
@@ -68,3 +71,18 @@ def row_count_changers(ds: Dataset) -> list[str]:
 def datasources(ds: Dataset) -> list[Datasource]:
     """Return what a dataset is read from."""
     return [operator.datasource for operator in operators(ds) if hasattr(operator, "datasource")]
+
+
+def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) -> Dataset:
+    """Return a dataset that does the same to what other datasources read; `ds` itself if there is none to change."""
+
+    def changed(operator: Any) -> Any:
+        before = getattr(operator, "datasource", None)
+        after = before if before is None else change(before)
+        if after is before:
+            return operator
+        return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
+
+    dag = ds._logical_plan.dag
+    after = dag._apply_transform(changed)
+    return ds if after is dag else Dataset._from_parent(ds, LogicalPlan(after, ds.context))

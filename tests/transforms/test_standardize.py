@@ -17,8 +17,7 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnsupportedColumnError,
 )
-from ray_h5.transforms import Scaler
-from ray_h5.transforms.files import load_scalers, save_scalers
+from ray_h5.transforms import Scaler, load_scalers, save_scalers
 
 
 @given(
