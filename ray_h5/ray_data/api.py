@@ -91,7 +91,7 @@ def read_h5(
         Add the column ``row_key``: uint64, a function of (seed, epoch, row id), by which
         augmentation is the same in whichever task it is made.
     name : str, optional
-        The name by which `set_epoch` addresses this dataset.
+        The name by which `set_epoch` addresses this dataset, and no longer one that was read by it before.
     index_dir : path-like, optional
         A folder that keeps what planning found out about the files, for later runs.
     block_rows : int, optional

@@ -153,6 +153,12 @@ class H5Datasource(Datasource):
         clone._tail, clone._plans, clone.epochs = None, Plans(), Epochs()
         return clone
 
+    def with_rows_changed(self) -> H5Datasource:
+        """Return the same for a dataset behind whose reading the number of rows changes."""
+        clone = copy.copy(self)
+        clone.epochs = self.epochs.with_rows_changed()
+        return clone
+
     def estimate_inmemory_data_size(self) -> int:
         plan = self.plan()
         return plan.num_positions * plan.row_bytes

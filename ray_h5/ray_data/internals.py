@@ -10,7 +10,8 @@ from typing import Any
 
 import ray
 from ray._private.worker import global_worker
-from ray.data import DataContext, Dataset, Datasource
+from ray.data import DataContext, DataIterator, Dataset, Datasource
+from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
 from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
@@ -86,3 +87,8 @@ def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) ->
     dag = ds._logical_plan.dag
     after = dag._apply_transform(changed)
     return ds if after is dag else Dataset._from_parent(ds, LogicalPlan(after, ds.context))
+
+
+def workers_that_share(shard: DataIterator) -> int:
+    """Return among how many workers a dataset is split; 1 where each has the whole of it."""
+    return int(shard.world_size()) if isinstance(shard, StreamSplitDataIterator) else 1
