@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+import numpy as np
 import ray.data
 from ray.data import FileShuffleConfig
 
@@ -258,7 +259,7 @@ def _tail(rule: str, rows: int | None) -> Tail | None:
         return None
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    return Tail(cast("Any", rule), rows)
+    return Tail(cast("Any", rule), int(rows) if isinstance(rows, np.integer) else rows)
 
 
 def _names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:

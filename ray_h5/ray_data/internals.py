@@ -1,4 +1,7 @@
-"""The private names of Ray that this package leans on, in one place; written for ray 2.60."""
+"""The private names of Ray that this package leans on, in one place; written for ray 2.60.
+
+But for one: a `Datasource` has to set its own ``_projection_map``, as `H5Datasource` does.
+"""
 
 from __future__ import annotations
 
