@@ -259,7 +259,8 @@ def _tail(rule: str, rows: int | None) -> Tail | None:
         return None
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    return Tail(cast("Any", rule), int(rows) if isinstance(rows, np.integer) else rows)
+    given: Any = rows
+    return Tail(cast("Any", rule), int(given) if isinstance(given, np.integer) else given)
 
 
 def _names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:
