@@ -285,9 +285,14 @@ def _connect(url: str) -> JobSubmissionClient:
 
 
 async def _follow(client: JobSubmissionClient, job: str) -> int:
+    shown = 0
     while True:
+        read = 0
         async for text in client.tail_job_logs(job):
-            print(text, end="", flush=True)
+            # A log that broke off is told from its beginning again.
+            print(text[max(0, shown - read) :], end="", flush=True)
+            read += len(text)
+            shown = max(shown, read)
         info = client.get_job_info(job)
         if info.status.is_terminal():
             break

@@ -200,12 +200,12 @@ def log(config: dict[str, Any], entry: dict[str, Any]) -> None:
 
 def main() -> None:
     args = parse_arguments()
-    if args.gpu and not torch.cuda.is_available():
-        raise SystemExit("--gpu: torch finds no CUDA device here; leave --gpu out, or install a CUDA build of torch")
     output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
     resume = last_checkpoint(output) if args.resume else None
-    paths = args.paths or make_files(args.rows)
     start_ray(args.workers)
+    if args.gpu:
+        check_gpus(args.workers)
+    paths = args.paths or make_files(args.rows)
     datasets, scale = make_datasets(args, paths)
     config = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed", "checkpoint_steps", "row_log")}
     config |= {"scale": scale.to_json(), "resume": resume}
@@ -248,6 +248,20 @@ def start_ray(workers: int) -> None:
         ray.init()
     else:
         ray.init(address="local", num_cpus=max(os.cpu_count() or 1, workers + 2))
+
+
+def check_gpus(workers: int) -> None:
+    """Say what a run on this machine would wait for in vain; a cluster may yet start machines that have GPUs."""
+    if os.environ.get("RAY_ADDRESS"):
+        return
+    found = ray.cluster_resources().get("GPU", 0)
+    if found < workers:
+        raise SystemExit(
+            f"--gpu: Ray finds {found:g} GPUs on this machine for {workers} workers; leave --gpu out, ask for fewer "
+            "--workers, or join a cluster that has them with RAY_ADDRESS"
+        )
+    if not torch.cuda.is_available():
+        raise SystemExit("--gpu: torch finds no CUDA device here; leave --gpu out, or install a CUDA build of torch")
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
 
-_MOST_LINES = 8
+_MOST_LINES = 4
 """Lines of one panel; with more, an array of two axes is an image."""
 
 _MOST_GROUPS = 64
@@ -207,7 +207,7 @@ def _draw(figure: Figure, panel: Axes, array: np.ndarray[Any, Any], limits: tupl
     flat = array
     while flat.ndim > 2:
         flat = flat[0]
-    if flat.ndim == 2 and min(flat.shape) > 1 and flat.shape[0] > _MOST_LINES // 2:
+    if flat.ndim == 2 and min(flat.shape) > 1 and flat.shape[0] > _MOST_LINES:
         low, high = limits or (None, None)
         image = panel.imshow(
             flat.astype(np.float64), aspect="auto", origin="lower", interpolation="nearest", vmin=low, vmax=high

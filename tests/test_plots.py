@@ -58,6 +58,12 @@ def test_before_and_after_share_a_scale(tmp_path, shape):
         plots.plot_augmentation(before, after[:0])
 
 
+@pytest.mark.parametrize(("rows", "images"), [(plots._MOST_LINES, 0), (plots._MOST_LINES + 1, 1)])
+def test_a_few_lines_are_lines_and_more_are_an_image(rows, images):
+    (panel, *_) = plots.plot_row({"a": np.zeros((rows, 50))}).axes
+    assert (len(panel.images), len(panel.lines)) == (images, 0 if images else rows)
+
+
 def test_the_spread_of_an_order_beside_an_exact_shuffle(tmp_path):
     files = np.repeat(np.arange(8), 64)
     figure = plots.plot_spread({"in order": files, "shuffled": RNG.permutation(files)}, 32)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+import numpy as np
 import ray.data
 from ray.data import FileShuffleConfig
 
@@ -91,7 +92,7 @@ def read_h5(
         Add the column ``row_key``: uint64, a function of (seed, epoch, row id), by which
         augmentation is the same in whichever task it is made.
     name : str, optional
-        The name by which `set_epoch` addresses this dataset.
+        The name by which `set_epoch` addresses this dataset, and no longer one that was read by it before.
     index_dir : path-like, optional
         A folder that keeps what planning found out about the files, for later runs.
     block_rows : int, optional
@@ -258,7 +259,8 @@ def _tail(rule: str, rows: int | None) -> Tail | None:
         return None
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    return Tail(cast("Any", rule), rows)
+    given: Any = rows
+    return Tail(cast("Any", rule), int(given) if isinstance(given, np.integer) else given)
 
 
 def _names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from ray.data.collate_fn import NumpyBatchCollateFn
 
-from ray_h5.errors import OptionError, UnknownColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.rows import near_names
 
 TorchBatch = dict[str, Any]
@@ -43,6 +43,11 @@ class TorchCollate(NumpyBatchCollateFn):
 
     def _convert(self, name: str, values: np.ndarray) -> Any:
         if values.dtype.kind not in "biufc":
+            if isinstance(self._dtypes, Mapping) and name in self._dtypes:
+                raise UnsupportedColumnError(
+                    f"dtypes: column {name!r} has dtype {values.dtype}, expected numbers for {self._dtypes[name]}; "
+                    "leave it out, it stays a numpy array"
+                )
             return values
         with warnings.catch_warnings():
             # The array may be a view of Ray's object store, which is not to be written to.

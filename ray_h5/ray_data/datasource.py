@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from ray.data import DataContext, Datasource
+from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
 
@@ -29,6 +29,7 @@ from ray_h5.planning.schema import ColumnSpec, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
+from ray_h5.ray_data.internals import with_datasources
 from ray_h5.ray_data.tasks import Plans, in_tasks, read_tasks
 
 logger = logging.getLogger(__name__)
@@ -140,13 +141,22 @@ class H5Datasource(Datasource):
         names = column_names(predicate_expr)
         specs = self._specs(names)
         check_names(names, specs)
-        clone = copy.copy(self)
+        clone: H5Datasource = super().apply_predicate(predicate_expr)
         expression = predicate_expr.to_pyarrow()
         clone._predicate = expression if self._predicate is None else self._predicate & expression
         clone._predicate_specs = {**self._predicate_specs, **{name: specs[name] for name in names}}
-        clone._predicate_expr = (
-            predicate_expr if self._predicate_expr is None else self._predicate_expr & predicate_expr
-        )
+        return clone
+
+    def rows_once(self) -> H5Datasource:
+        """Return a datasource of the same columns that reads each selected row once: it has no tail, nor a name."""
+        clone = copy.copy(self)
+        clone._tail, clone._plans, clone.epochs = None, Plans(), Epochs()
+        return clone
+
+    def with_rows_changed(self) -> H5Datasource:
+        """Return the same for a dataset behind whose reading the number of rows changes."""
+        clone = copy.copy(self)
+        clone.epochs = self.epochs.with_rows_changed()
         return clone
 
     def estimate_inmemory_data_size(self) -> int:
@@ -164,13 +174,12 @@ class H5Datasource(Datasource):
         """Return a task a block. `parallelism` is a wish of Ray's that would cut blocks too small."""
         plan = self.plan()
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
-        runs = data_context is not None
-        stretch = self.epochs.begin(plan, data_context) if data_context is not None else Stretch()
-        if runs:
+        if data_context is not None:
+            stretch = self.epochs.begin(plan, data_context)
             return read_tasks(plan, self._plans.reference(plan), self._output, stretch, per_task_row_limit)
         # What `Dataset.input_files` tells, it takes from the tasks that only count.
         files = tuple(plan.files.paths.to_pylist())
-        return read_tasks(plan, plan, self._output, stretch, per_task_row_limit, files)
+        return read_tasks(plan, plan, self._output, Stretch(), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
@@ -180,9 +189,19 @@ class H5Datasource(Datasource):
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
         selection = None if self._predicate is None else evaluate(self._predicate, self._predicate_table())
         columns = [self._columns[name] for name in names]
-        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
+        num_rows = self._index.num_rows if selection is None else len(selection)
+        sizes = self._block_sizes(num_rows)
+        plan = make_plan(self._index, columns, selection, self._shuffle, *sizes, self._tail)
         logger.info("plan: %s", describe(plan, self._index.group_rows))
         return plan
+
+    def _block_sizes(self, num_rows: int) -> tuple[int | None, int | None]:
+        """Return the rows of a block and the number of blocks, as far as they were asked for."""
+        rows, blocks = self._block_size
+        if blocks is None or self._tail is None:
+            return rows, blocks
+        # So many blocks hold an epoch as its tail makes it, of more rows or less than there are.
+        return choose_block_rows(1, self._tail.apply(num_rows), None, blocks), None
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
         """Return the specs of columns that a predicate names.
@@ -206,6 +225,11 @@ class H5Datasource(Datasource):
             columns[name] = origin(self._index.files, row_ids, name)
         # A table without columns would have no rows; an expression such as a constant names none.
         return pa.table(columns or {"": pa.nulls(self._index.num_rows)})
+
+
+def each_row_once(ds: Dataset) -> Dataset:
+    """Return a dataset of the rows themselves: without those that pad an epoch, and with those that one leaves out."""
+    return with_datasources(ds, lambda source: source.rows_once() if isinstance(source, H5Datasource) else source)
 
 
 def column_names(expression: Expr) -> frozenset[str]:

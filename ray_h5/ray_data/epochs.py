@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,12 +38,15 @@ class Setting:
         Ranks that share it.
     turn : int
         Counts the calls for a name, so that each is obeyed once.
+    token : str
+        The dataset that had the name then; see `Epochs`.
     """
 
     epoch: int
     position: Position | None = None
     world_size: int = 1
     turn: int = 0
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +86,27 @@ class Board:
     """Where settings are kept, for all processes of a job: a named actor without a CPU."""
 
     def __init__(self) -> None:
-        self._settings: dict[str, Setting | None] = {}
+        self._tokens: dict[str, str] = {}
+        self._settings: dict[str, Setting] = {}
         self._running: dict[str, Running] = {}
 
-    def register(self, name: str) -> None:
-        self._settings.setdefault(name, None)
+    def register(self, name: str, token: str) -> None:
+        """Let a name mean a dataset, and no longer one that had it before."""
+        self._tokens[name] = token
+        self._running.pop(name, None)
 
     def set(self, name: str, setting: Setting) -> list[str]:
         """Keep a setting; return the names there are, if this is none of them."""
-        if name not in self._settings:
-            return sorted(self._settings)
-        last = self._settings[name]
-        self._settings[name] = replace(setting, turn=last.turn + 1 if last is not None else 1)
+        if name not in self._tokens:
+            return sorted(self._tokens)
+        last = self._settings.get(name)
+        turn = 1 if last is None else last.turn + 1
+        self._settings[name] = replace(setting, turn=turn, token=self._tokens[name])
         return []
 
-    def get(self, name: str) -> Setting | None:
-        return self._settings.get(name)
+    def get(self, name: str) -> tuple[Setting | None, str]:
+        """Return the last setting of a name, and the token of the dataset that has it now."""
+        return self._settings.get(name), self._tokens[name]
 
     def begin(self, name: str, running: Running) -> None:
         self._running[name] = running
@@ -137,17 +147,22 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
     world_size : int, optional
         Workers that share the dataset; inside a training loop that is known.
 
+    Notes
+    -----
+    A name is that of the dataset that was read last by it, of its copies, and of what is made of them: to
+    run a cell of a notebook again replaces the dataset. One that had the name before is an error to iterate
+    from then on.
+
     Raises
     ------
     OptionError
-        If no dataset has that name, or the epoch is none.
+        If no dataset has that name, or the epoch or the world size is none.
     PositionError
         If the position is none, or of another epoch.
     """
     check_name(name)
-    if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
-        raise OptionError(f"set_epoch: epoch={epoch!r}: expected an integer of zero or more")
-    epoch = int(epoch)
+    epoch = _integer("epoch", epoch, 0)
+    world_size = _world_size() if world_size is None else _integer("world_size", world_size, 1)
     if position is not None and not isinstance(position, Position):
         raise PositionError(
             f"set_epoch: position={position!r}: expected a Position; make one of what a checkpoint holds with "
@@ -155,10 +170,15 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         )
     if position is not None and position.epoch != epoch:
         raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
-    world_size = world_size or _world_size()
     names = ray.get(_board().set.remote(name, Setting(epoch, position, world_size)))
     if names:
         raise _unknown(name, names)
+
+
+def _integer(what: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise OptionError(f"set_epoch: {what}={value!r}: expected an integer of {least} or more")
+    return int(value)
 
 
 def check_name(name: object) -> None:
@@ -185,10 +205,13 @@ class Epochs:
         The name that `set_epoch` takes.
     rows_are_kept : bool
         Whether nothing behind the reading changes the number of rows.
+    token : str
+        Tells the dataset, wherever copies of it are, from others that were read by the same name.
     """
 
     name: str | None = None
     rows_are_kept: bool = True
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
     _board: Any = None
     _obeyed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By dataset: the last setting obeyed, and the run that was."""
@@ -197,12 +220,18 @@ class Epochs:
         if self.name is not None:
             check_name(self.name)
             self._board = open_board()
-            ray.get(self._board.register.remote(self.name))
+            ray.get(self._board.register.remote(self.name, self.token))
+
+    def with_rows_changed(self) -> Epochs:
+        """Return the same for a dataset behind whose reading the number of rows changes."""
+        clone = copy.copy(self)
+        clone.rows_are_kept, clone._obeyed = False, dict(self._obeyed)
+        return clone
 
     def begin(self, plan: ReadPlan, context: DataContext) -> Stretch:
         """Return the epoch that this execution reads."""
         dataset, run = running_dataset(context)
-        setting = ray.get(self._board.get.remote(self.name)) if self._board is not None else None
+        setting = self._setting()
         if setting is None:
             stretch = Stretch(run)
         else:
@@ -220,6 +249,21 @@ class Epochs:
             found = Running(stretch, *planned, in_order, self.rows_are_kept)
             ray.get(self._board.begin.remote(self.name, found))
         return stretch
+
+    def _setting(self) -> Setting | None:
+        """Return what was said of this dataset, if anything was."""
+        if self._board is None:
+            return None
+        setting, token = ray.get(self._board.get.remote(self.name))
+        if setting is None or setting.token == self.token:
+            return setting
+        if token != self.token:
+            raise OptionError(
+                f"dataset {self.name!r}: another one was read by that name, and set_epoch({self.name!r}, ...) is for "
+                "the one read last, which is not this one. Give each a name of its own: read_h5(..., name=)."
+            )
+        # It was said of the dataset that had the name before.
+        return None
 
     def _resumed(self, plan: ReadPlan, position: Position, world_size: int) -> Stretch:
         if self.rows_are_kept:

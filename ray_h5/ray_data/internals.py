@@ -1,14 +1,21 @@
-"""The private names of Ray that this package leans on, in one place; written for ray 2.60."""
+"""The private names of Ray that this package leans on, in one place; written for ray 2.60.
+
+But for one: a `Datasource` has to set its own ``_projection_map``, as `H5Datasource` does.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import ray
 from ray._private.worker import global_worker
-from ray.data import DataContext, Dataset, Datasource
+from ray.data import DataContext, DataIterator, Dataset, Datasource
+from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
+from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
 
@@ -68,3 +75,23 @@ def row_count_changers(ds: Dataset) -> list[str]:
 def datasources(ds: Dataset) -> list[Datasource]:
     """Return what a dataset is read from."""
     return [operator.datasource for operator in operators(ds) if hasattr(operator, "datasource")]
+
+
+def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) -> Dataset:
+    """Return a dataset that does the same to what other datasources read; `ds` itself if there is none to change."""
+
+    def changed(operator: Any) -> Any:
+        before = getattr(operator, "datasource", None)
+        after = before if before is None else change(before)
+        if after is before:
+            return operator
+        return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
+
+    dag = ds._logical_plan.dag
+    after = dag._apply_transform(changed)
+    return ds if after is dag else Dataset._from_parent(ds, LogicalPlan(after, ds.context))
+
+
+def workers_that_share(shard: DataIterator) -> int:
+    """Return among how many workers a dataset is split; 1 where each has the whole of it."""
+    return int(shard.world_size()) if isinstance(shard, StreamSplitDataIterator) else 1

@@ -14,6 +14,8 @@ from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
 from ray_h5 import errors
 from ray_h5.errors import NotFittedError, OptionError, RayH5Error, UnknownColumnError
+from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
+from ray_h5.ray_data.datasource import each_row_once
 from ray_h5.transforms.files import read_scalers, save_scalers
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_nan_policy
 from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PreprocessorNotFittedError", "Standardize"]
 
-_ROW_ID = "row_id"
-
 
 class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException):
     """A preprocessor is used before it is fitted; Ray's error of that name, and one of ours."""
@@ -35,8 +35,9 @@ class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException)
 class Standardize(Preprocessor):
     """Standardize columns: (x - mean) / (std + epsilon).
 
-    `fit` reads the columns once, in tasks that keep nothing but moments, in float64. Fit on the training
-    split alone, or the validation split is no longer unseen. `transform` fuses into the tasks that read.
+    `fit` reads each row once, whatever ``tail`` makes of an epoch, in tasks that keep nothing but moments, in
+    float64; rows that the column ``is_padding`` marks do not count. Fit on the training split alone, or the
+    validation split is no longer unseen. `transform` fuses into the tasks that read.
 
     Parameters
     ----------
@@ -92,17 +93,18 @@ class Standardize(Preprocessor):
             raise OptionError(f"columns={columns!r}: expected a list of at least one name")
         check_scaling(epsilon, constant)
         check_nan_policy(nan_policy)
-        if not all(_is_integer(each) for each in _listed(axis)):
-            raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
         if sample_rows is not None and not (_is_integer(sample_rows) and sample_rows >= 1):
             raise OptionError(f"sample_rows={sample_rows!r}: expected an integer of 1 or more, or None for all rows")
+        if not (_is_integer(seed) and seed >= 0):
+            raise OptionError(f"seed={seed!r}: expected an integer of 0 or more")
         self.columns = list(columns)
-        self.axis = axis
+        self.axis = _plain_axis(axis)
         self.epsilon = epsilon
         self.nan_policy: NanPolicy = nan_policy
         self.constant: ConstantPolicy = constant
-        self.sample_rows = sample_rows
-        self.seed = seed
+        # JSON and Ray take no integers of numpy.
+        self.sample_rows = None if sample_rows is None else int(sample_rows)
+        self.seed = int(seed)
         self.stats_: dict[str, Scaler] = {}
 
     @property
@@ -190,7 +192,7 @@ class Standardize(Preprocessor):
         return {"udf_modifying_row_count": False}
 
     def _fit(self, ds: ray.data.Dataset) -> Standardize:
-        parts = _sampled(_selected(ds, self.columns), self.columns, self.sample_rows, self.seed).map_batches(
+        parts = _sampled(_selected(each_row_once(ds), self.columns), self.sample_rows, self.seed).map_batches(
             partial(_partial_moments, columns=self.columns, axis=self.axis, nan_policy=self.nan_policy),
             batch_size=None,
             zero_copy_batch=True,
@@ -232,17 +234,18 @@ class Standardize(Preprocessor):
 
     @classmethod
     def _from_options(cls, options: Mapping[str, Any]) -> Standardize:
-        axis = options["axis"]
-        return cls(**{**options, "axis": tuple(axis) if isinstance(axis, list) else axis})
+        return cls(**options)
 
     def __repr__(self) -> str:
         return f"Standardize({self.columns!r}, axis={self.axis!r})"
 
 
-def _listed(axis: Axis | list[int]) -> Sequence[object]:
-    if axis is None:
-        return ()
-    return axis if isinstance(axis, (tuple, list)) else (axis,)
+def _plain_axis(axis: Axis | list[int]) -> Axis:
+    """Return the axes as Python's own integers."""
+    listed: Sequence[object] = () if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    if not all(_is_integer(each) for each in listed):
+        raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
+    return tuple(map(int, axis)) if isinstance(axis, (tuple, list)) else None if axis is None else int(axis)
 
 
 def _is_integer(value: object) -> bool:
@@ -250,33 +253,51 @@ def _is_integer(value: object) -> bool:
 
 
 def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:
-    """Leave nothing but the columns, and the row ids, to be read."""
+    """Leave nothing but the columns, and which rows they are of, to be read."""
     schema = ds.schema(fetch_if_missing=False)
     if schema is None:
         # Not known without running something: the tasks find out, and read what they must.
         return ds
     if any(name not in schema.names for name in columns):
         raise UnknownColumnError(_missing([name for name in columns if name not in schema.names], schema.names))
-    return ds.select_columns([*columns, *({_ROW_ID} & set(schema.names) - set(columns))])
+    return ds.select_columns(list(dict.fromkeys([*columns, *_origins(schema.names)])))
 
 
-def _sampled(ds: ray.data.Dataset, columns: Sequence[str], rows: int | None, seed: int) -> ray.data.Dataset:
+def _origins(names: Sequence[str]) -> list[str]:
+    return [spec.name for spec in (ROW_ID_SPEC, IS_PADDING_SPEC) if spec.name in names]
+
+
+def _sampled(ds: ray.data.Dataset, rows: int | None, seed: int) -> ray.data.Dataset:
     if rows is None:
         return ds
     schema = ds.schema(fetch_if_missing=False)
-    if schema is not None and _ROW_ID in schema.names:
-        batches = ds.select_columns([_ROW_ID]).iter_batches(batch_size=None)
-        ids = np.sort(np.concatenate([np.empty(0, np.int64), *(batch[_ROW_ID] for batch in batches)]))
-        drawn = np.random.default_rng(seed).choice(ids, min(rows, len(ids)), replace=False)
-        return ds.filter(expr=col(_ROW_ID).is_in(np.sort(drawn).tolist())).select_columns(list(columns))
+    if schema is not None and ROW_ID_SPEC.name in schema.names:
+        drawn = _drawn_ids(ds.select_columns(_origins(schema.names)), rows, seed)
+        return ds.filter(expr=col(ROW_ID_SPEC.name).is_in(drawn.tolist()))
     total = ds.count()
     return ds if total <= rows else ds.random_sample(rows / total, seed=seed)
+
+
+def _drawn_ids(ds: ray.data.Dataset, rows: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the row ids of a sample, ascending."""
+    batches = map(_without_padding, ds.iter_batches(batch_size=None))
+    ids = np.unique(np.concatenate([np.empty(0, np.int64), *(batch[ROW_ID_SPEC.name] for batch in batches)]))
+    return np.sort(np.random.default_rng(seed).choice(ids, min(rows, len(ids)), replace=False))
+
+
+def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the rows that pad nothing: data that is already in memory may hold some that do."""
+    padding = batch.get(IS_PADDING_SPEC.name)
+    if padding is None or padding.dtype != np.bool_ or padding.ndim != 1 or not padding.any():
+        return batch
+    return {name: values[~padding] for name, values in batch.items()}
 
 
 def _partial_moments(
     batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
 ) -> dict[str, Any]:
     """Return the moments of a block as one row, or the error, which Ray would hide under one of its own."""
+    batch = _without_padding(batch)
     try:
         found = [_with_column(batch, name, partial(Moments.of, axis=axis, nan_policy=nan_policy)) for name in columns]
     except RayH5Error as exc:

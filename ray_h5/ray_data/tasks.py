@@ -76,7 +76,9 @@ class Plans:
 
     def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, put there once."""
-        made = next(each for each in self._made if each.plan is plan)
+        made = next((each for each in self._made if each.plan is plan), None)
+        if made is None:
+            return ray.put(plan)  # meanwhile another iteration made plans, and this one was let go
         if made.reference is None:
             made.reference = ray.put(plan)
         return made.reference

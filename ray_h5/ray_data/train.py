@@ -14,7 +14,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Running, running, set_epoch
-from ray_h5.ray_data.internals import datasources, row_count_changers
+from ray_h5.ray_data.internals import datasources, row_count_changers, with_datasources, workers_that_share
 
 if TYPE_CHECKING:
     import torch
@@ -25,11 +25,20 @@ logger = logging.getLogger(__name__)
 class OrderedDataConfig(DataConfig):
     """A `ray.train.DataConfig` that keeps the order of the blocks; see `data_config`."""
 
+    def __init__(self, datasets_to_split: Literal["all"] | list[str], *args: Any) -> None:
+        super().__init__(datasets_to_split, *args)
+        self._shared = datasets_to_split
+
     def configure(self, datasets: dict[str, Dataset], world_size: int, *args: Any, **kwargs: Any) -> Any:
         """Split the datasets among the workers, and say what that leaves out."""
-        split = set(datasets) if self._datasets_to_split == "all" else set(self._datasets_to_split)
-        for name in sorted(split & set(datasets)):
-            _say_what_is_lost(name, datasets[name], world_size)
+        datasets = dict(datasets)
+        for name, ds in sorted(datasets.items()):
+            changers = row_count_changers(ds)
+            if changers:
+                datasets[name] = _with_rows_changed(ds)
+                _say_what_changes_rows(name, changers)
+            elif self._shared == "all" or name in self._shared:
+                _say_what_is_lost(name, ds, world_size)
         return super().configure(datasets, world_size, *args, **kwargs)
 
 
@@ -86,7 +95,9 @@ class TrainBatches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from ray_h5.ray_data.collate import to_device
 
-        set_epoch(self._name, self._epoch, position=self._start)
+        # What each worker has the whole of is done by all of them alike.
+        workers = workers_that_share(self._shard)
+        set_epoch(self._name, self._epoch, position=self._start, world_size=workers)
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         for batch in to_device(batches, self._device):
@@ -204,19 +215,23 @@ def _shard(name: str) -> DataIterator:
         ) from None
 
 
+def _with_rows_changed(ds: Dataset) -> Dataset:
+    """Return a dataset that does not tell what is done by the rows that were read; `ds` itself stays as it is."""
+    return with_datasources(
+        ds, lambda source: source.with_rows_changed() if isinstance(source, H5Datasource) else source
+    )
+
+
+def _say_what_changes_rows(name: str, changers: list[str]) -> None:
+    logger.warning(
+        "dataset %r: %s may change the number of rows behind the reading: a run that resumes begins its epoch "
+        "anew. Say that it does not: map_batches(..., udf_modifying_row_count=False).",
+        name,
+        ", ".join(changers),
+    )
+
+
 def _say_what_is_lost(name: str, ds: Dataset, world_size: int) -> None:
-    changers = row_count_changers(ds)
-    if changers:
-        for source in datasources(ds):
-            if isinstance(source, H5Datasource):
-                source.epochs.rows_are_kept = False
-        logger.warning(
-            "dataset %r: %s may change the number of rows behind the reading: a run that resumes begins its epoch "
-            "anew. Say that it does not: map_batches(..., udf_modifying_row_count=False).",
-            name,
-            ", ".join(changers),
-        )
-        return
     rows = _rows_of(ds)
     lost = rows % world_size
     if lost:

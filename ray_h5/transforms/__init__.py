@@ -5,6 +5,7 @@ same in a Ray task, in its retry and in a plain PyTorch Dataset.
 """
 
 from ray_h5.transforms.defaults import AugmentationDefaults, augmentation_defaults
+from ray_h5.transforms.files import load_scalers, save_scalers
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.spec_augment import SpecAugment
@@ -17,4 +18,6 @@ __all__ = [
     "Scaler",
     "SpecAugment",
     "augmentation_defaults",
+    "load_scalers",
+    "save_scalers",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -46,6 +47,11 @@ class Moments:
     mean: np.ndarray[Any, np.dtype[np.float64]]
     m2: np.ndarray[Any, np.dtype[np.float64]]
     axis: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        # Arithmetic on arrays without axes, those of a scalar column, gives numbers, which torch does not take.
+        for name in ("count", "mean", "m2"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @classmethod
     def of(cls, batch: Any, axis: Axis = None, nan_policy: NanPolicy = "raise") -> Moments:
@@ -160,7 +166,8 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     """
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
-    given = tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    listed = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    given = [operator.index(each) for each in listed]
     for each in given:
         if not -ndim <= each < ndim:
             raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes, rows first")
@@ -201,7 +208,10 @@ def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, 
     """
     kept, inner = _split(block, axes)
     if inner > 1:
-        return _sum_rest(block, kept, block.reshape(-1, inner) @ _ones(inner), axes)
+        stretches = block.reshape(-1, inner)
+        # Ones for a large row would be as large as the row, and stay.
+        sums = stretches @ _ones(inner) if inner <= _BLOCK_VALUES else stretches.sum(axis=1)
+        return _sum_rest(block, kept, sums, axes)
     return _over_rows(block, axes)
 
 
@@ -220,7 +230,7 @@ def _sum_of_squares(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.nd
 
 @lru_cache(maxsize=4)
 def _ones(count: int) -> np.ndarray[Any, Any]:
-    """Return as many ones; to make them anew takes as long as a pass over the block."""
+    """Return as many ones, at most `_BLOCK_VALUES`; to make them anew takes as long as a pass over the block."""
     return np.ones(count)
 
 

@@ -122,7 +122,7 @@ class GaussianNoise(Augmentation):
         size = math.prod(array.shape[1:])
         rows = array.reshape(len(array), size)
         out = empty(rows.shape, array.dtype)
-        pools = _scaled_pools(self.std, "float64" if array.dtype == np.float64 else "float32")
+        pools = _scaled_pools(self.std, "float64" if array.dtype.itemsize > 4 else "float32")
         places = _places(states, chosen, size)
         left, right = (sliding_window_view(pool, _width(size)) for pool in pools)
         step = max(1, _BLOCK_VALUES // max(1, size))

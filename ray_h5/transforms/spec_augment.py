@@ -46,6 +46,8 @@ class SpecAugment(Augmentation):
         If an option cannot be used.
     MaskTooLargeError
         When it is applied, if a param is greater than the axis.
+    UnsupportedColumnError
+        When it is applied, if the column is not of a real dtype, or has too few axes.
     """
 
     column: str
@@ -83,6 +85,7 @@ class SpecAugment(Augmentation):
         ndarray or tensor
             Of the same shape, dtype and device; `array` itself if ``p`` is 0.
         """
+        self._check_dtype(array)
         time_axis, freq_axis = self._axis("time", array), self._axis("freq", array)
         if time_axis == freq_axis:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
@@ -95,6 +98,14 @@ class SpecAugment(Augmentation):
             return _fill_tensor(array, times, freqs, (time_axis, freq_axis), self.mask_value)
         masked = _fill_array(shared, times, freqs, (time_axis, freq_axis), self.mask_value)
         return masked if shared is array else _as_tensor(masked)
+
+    def _check_dtype(self, array: Any) -> None:
+        real = not array.is_complex() if is_tensor(array) else array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+        if not real:
+            raise UnsupportedColumnError(
+                f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, expected real numbers of up to 64 "
+                "bits, or booleans"
+            )
 
     def _axis(self, name: str, array: Any) -> int:
         """Return an axis of the batch, once it is known that the masks fit on it."""

@@ -160,7 +160,7 @@ class Scaler:
     def _scaled(self, array: Any, forward: bool) -> np.ndarray[Any, Any]:
         array = np.asarray(array)
         if array.dtype.kind not in "biuf":
-            raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
+            raise _not_real(array)
         # Halves and short integers are exact in float32; other integers are not.
         work = np.float32 if array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2 else np.float64
         out = np.empty(array.shape, dtype=array.dtype if array.dtype.kind == "f" else np.float32)
@@ -181,7 +181,11 @@ def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
     A float32 mean alone would be off by 6e-8 of itself, which for a mean of 1e8 is several units.
     """
     upper = scaler.mean.astype(work)
-    return upper, (scaler.mean - upper).astype(work), scaler.scale.astype(work)
+    return upper, np.asarray(scaler.mean - upper, dtype=work), scaler.scale.astype(work)
+
+
+def _not_real(array: Any) -> UnsupportedColumnError:
+    return UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
 
 
 def _subtract_divide(values: Any, upper: Any, lower: Any, scale: Any) -> Any:
@@ -201,7 +205,11 @@ def _multiply_add(values: Any, upper: Any, lower: Any, scale: Any) -> Any:
 def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
     import torch
 
-    work = torch.float64 if tensor.dtype in (torch.float64, torch.int32, torch.int64) else torch.float32
+    if tensor.is_complex():
+        raise _not_real(tensor)
+    # As for arrays: halves and short integers are exact in float32.
+    is_short = tensor.dtype.itemsize <= 2 or tensor.dtype == torch.float32
+    work = torch.float32 if is_short else torch.float64
     parts = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
     values = step(tensor.to(work, copy=True), *(torch.from_numpy(part).to(tensor.device) for part in parts))
     return values.to(tensor.dtype if tensor.is_floating_point() else torch.float32)

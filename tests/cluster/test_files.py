@@ -1,9 +1,12 @@
 """Every file of cluster/ is valid by the rules of the program that reads it, and holds what README.md promises."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -227,6 +230,67 @@ def test_shellcheck_finds_nothing():
     shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
     found = subprocess.run([shellcheck, CLUSTER / "slurm.sbatch"], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
+
+
+FAKES = {
+    "scontrol": "echo here",
+    "ray": "exec sleep 60",
+    # The command without the options of srun.
+    "srun": 'while [[ $1 == --* ]]; do shift; done; [[ $1 == hostname ]] && echo 127.0.0.1 || exec "$@"',
+    # Nodes are waited for by a program on the standard input: they are there.
+    "python": f'[[ $1 == - ]] && exit 0; exec {sys.executable} "$@"',
+}
+PROGRAM = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def end(*_):
+    (folder / "ended").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+(folder / "begun").touch()
+time.sleep(float(sys.argv[2]))
+sys.exit(5)
+"""
+
+
+@pytest.fixture
+def batch(tmp_path):
+    """Run the batch script on a node with a Slurm that is none."""
+    for name, text in FAKES.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1"}
+    environment |= {"SLURM_CPUS_PER_TASK": "1", "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def run(seconds):
+        words = ["bash", str(CLUSTER / "slurm.sbatch"), str(tmp_path / "program.py"), str(tmp_path), str(seconds)]
+        return subprocess.Popen(words, env={**os.environ, **environment}, start_new_session=True)
+
+    return run
+
+
+def test_slurm_ends_the_program_when_the_time_is_nearly_over(batch, tmp_path):
+    child = batch(30)
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    child.terminate()  # as --signal=B:TERM@60 does: the script alone
+    try:
+        assert child.wait(15) == 143
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    assert (tmp_path / "ended").exists()
+    assert not list(tmp_path.glob(".ray_h5_job_*"))
+
+
+def test_slurm_ends_with_the_status_of_the_program(batch, tmp_path):
+    assert batch(0).wait(20) == 5
+    assert not (tmp_path / "ended").exists()
+    assert not list(tmp_path.glob(".ray_h5_job_*"))
 
 
 def test_slurm_keeps_the_token_private():

@@ -1,5 +1,6 @@
 """cluster/local.py runs a program on real nodes, ends as the program ends, and leaves nothing behind."""
 
+import asyncio
 import glob
 import importlib.util
 import json
@@ -9,9 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from ray.job_submission import JobStatus
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
@@ -104,6 +107,32 @@ def test_the_readmes_command_trains_a_model():
     output = child.communicate(timeout=400)[0]
     assert child.returncode == 0, output
     assert "weights, scale and position are in" in output
+
+
+class Job:
+    """A job server whose log begins anew each time it is asked for, and breaks off twice while the job runs."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def tail_job_logs(self, _):
+        self.asked += 1
+        for text in ["one\n", "two\nthr", "ee\n", "four\n"][: 1 + self.asked]:
+            yield text
+
+    def get_job_info(self, _):
+        status = JobStatus.SUCCEEDED if self.asked == 3 else JobStatus.RUNNING
+        return SimpleNamespace(status=status, message="", driver_exit_code=0)
+
+
+def test_what_was_shown_is_not_shown_again_when_the_log_breaks_off(capsys):
+    spec = importlib.util.spec_from_file_location("local_cluster", ROOT / "cluster" / "local.py")
+    local = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(local)
+    job = Job()
+    assert asyncio.run(local._follow(job, "job")) == 0
+    assert job.asked == 3
+    assert capsys.readouterr().out == "one\ntwo\nthree\nfour\n"
 
 
 def test_it_says_what_is_wrong_with_the_command():

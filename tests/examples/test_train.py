@@ -261,8 +261,42 @@ def test_resuming_what_is_not_there_is_a_clear_message(example, tmp_path, monkey
         example.main()
 
 
-def test_a_gpu_that_is_not_there_is_a_clear_message(example, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py", "--gpu"])
-    monkeypatch.setattr(example.torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="--gpu: torch finds no CUDA device here"):
+@pytest.fixture
+def with_gpus(example, monkeypatch):
+    """Run the program with --gpu as far as to its files; Ray finds so many GPUs, and torch has CUDA or not."""
+
+    def run(gpus, address=None, cuda=False):
+        monkeypatch.setattr(sys, "argv", ["train.py", "--gpu", "--workers", "2"])
+        monkeypatch.setattr(example.torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(example, "start_ray", lambda _: None)
+        monkeypatch.setattr(example.ray, "cluster_resources", lambda: {"CPU": 2.0, **({"GPU": gpus} if gpus else {})})
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if address:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+
+        def files(_):
+            raise StopAsyncIteration("files")
+
+        monkeypatch.setattr(example, "make_files", files)
         example.main()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cuda", "says"),
+    [
+        (0, False, "--gpu: Ray finds 0 GPUs on this machine for 2 workers"),
+        (1.0, True, "--gpu: Ray finds 1 GPUs on this machine for 2 workers"),
+        (2.0, False, "--gpu: torch finds no CUDA device here"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_a_clear_message(with_gpus, gpus, cuda, says):
+    with pytest.raises(SystemExit, match=says):
+        with_gpus(gpus, cuda=cuda)
+
+
+@pytest.mark.parametrize(("gpus", "address", "cuda"), [(2.0, None, True), (0, "127.0.0.1:6379", False)])
+def test_a_head_without_a_gpu_may_start_trainers_that_have_one(with_gpus, gpus, address, cuda):
+    with pytest.raises(StopAsyncIteration, match="files"):
+        with_gpus(gpus, address, cuda)

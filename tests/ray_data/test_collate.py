@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_h5.errors import OptionError, UnknownColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.ray_data.collate import TorchCollate, as_device, to_device
 
 BATCH = {
@@ -31,6 +31,12 @@ def test_dtypes_are_kept_and_what_torch_lacks_stays():
         assert np.array_equal(found[name].numpy(), BATCH[name])
     for name in ("name", "text", "time"):
         assert found[name] is BATCH[name]
+
+
+@pytest.mark.parametrize("name", ["name", "text", "time"])
+def test_a_dtype_for_what_is_no_number_is_an_error(name):
+    with pytest.raises(UnsupportedColumnError, match=f"dtypes: column '{name}' .* expected numbers"):
+        TorchCollate({name: torch.float32})(BATCH)
 
 
 def test_tensors_are_views():

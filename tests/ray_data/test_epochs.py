@@ -1,5 +1,6 @@
 import gc
 import logging
+import pickle
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.criteria import where as arrow_where
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.position import Position
+from ray_h5.planning.position import Position, plan_hash
+from ray_h5.ray_data.internals import datasources
 
 from .kit import ids_of, write_chunked
 
@@ -114,6 +116,46 @@ def test_a_name_outlives_the_first_dataset_that_had_it(paths):
         assert ids_of(ds) == orders(paths, 3)[epoch]
 
 
+def test_a_name_is_that_of_the_dataset_read_last(paths):
+    one = read(paths, name="both")
+    set_epoch("both", 2)
+    two = read(paths, name="both")
+    first = orders(paths, 6)
+    # What was said before the second was read was said of the first one.
+    assert ids_of(one) == first[2]
+    assert ids_of(two) == first[0]
+    set_epoch("both", 5)
+    assert ids_of(two) == first[5]
+    with pytest.raises(OptionError, match=r"dataset 'both': .* read last.* Give each a name of its own"):
+        ids_of(one)
+
+
+def test_no_other_dataset_of_that_name_is_resumed(paths):
+    one = read(paths, name="twins")
+    position = Position(7, 1, 64, 1, 32, plan_hash(datasources(one)[0].plan()))
+    two = read(paths, name="twins")
+    set_epoch("twins", 1, position=position)
+    with pytest.raises(OptionError, match="Give each a name of its own"):
+        ids_of(one)
+    assert ids_of(two) == orders(paths, 2)[1][64:]
+
+
+@ray.remote
+def ids_elsewhere(ds):
+    return ids_of(ds)
+
+
+def test_what_is_made_of_a_dataset_and_copies_of_it_have_its_name(paths):
+    ds = read(paths, name="copies")
+    mapped, filtered = ds.map_batches(lambda batch: batch), ds.filter(expr=ray_h5.where(label=1))
+    expected, chosen = orders(paths, 4), orders(paths, 4, predicate=arrow_where(label=1))
+    for epoch in (3, 1):
+        set_epoch("copies", epoch)
+        assert ids_of(ds) == ids_of(mapped) == ids_of(pickle.loads(pickle.dumps(ds))) == expected[epoch]
+        assert ids_of(filtered) == chosen[epoch]
+        assert ray.get(ids_elsewhere.options(num_cpus=0).remote(mapped)) == expected[epoch]
+
+
 def test_names_are_apart(paths):
     one, two = read(paths, name="one"), read(paths, Shuffle("rows", 1), name="two")
     first, second = orders(paths, 4), orders(paths, 4, Shuffle("rows", 1))
@@ -161,7 +203,7 @@ def test_row_keys_are_those_of_seed_epoch_and_row(paths):
     ("arguments", "error", "says"),
     [
         (("trian", 0), OptionError, "Did you mean 'train'"),
-        (("train", -1), OptionError, "epoch=-1: expected an integer of zero or more"),
+        (("train", -1), OptionError, "epoch=-1: expected an integer of 0 or more"),
         (("train", 1.0), OptionError, "expected an integer"),
         (("train", True), OptionError, "expected an integer"),
         (("train", "1"), OptionError, "expected an integer"),
@@ -175,9 +217,16 @@ def test_what_is_no_epoch(paths, arguments, error, says):
     assert ds.count() == 150
 
 
+@pytest.mark.parametrize("world_size", [0, -1, 1.5, True, "2"])
+def test_what_is_no_world_size(paths, world_size):
+    read(paths, name="ranks")
+    with pytest.raises(OptionError, match=r"set_epoch: world_size=.*: expected an integer of 1 or more"):
+        set_epoch("ranks", 0, world_size=world_size)
+
+
 def test_an_epoch_may_be_an_integer_of_numpy(paths):
     ds = read(paths, name="numbers")
-    set_epoch("numbers", np.int64(2))
+    set_epoch("numbers", np.int64(2), world_size=np.int32(1))
     assert ids_of(ds) == orders(paths, 3)[2]
 
 

@@ -6,6 +6,7 @@ import ray
 import ray_h5
 from ray_h5.planning.facts import Scope
 from ray_h5.ray_data.internals import datasources
+from ray_h5.ray_data.tasks import Plans
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -39,6 +40,13 @@ def test_what_another_process_needs_for_a_plan_goes_with_the_dataset(filtered):
     filtered.count()
     # Another selection of columns is another plan, from the same values of the predicate.
     assert ray.get(planned_elsewhere.remote(filtered.select_columns(["wide"]))) == filtered.count()
+
+
+def test_a_plan_that_others_took_the_place_of_is_still_read(filtered):
+    (source,) = datasources(filtered)
+    plan = source.plan()
+    plans = Plans()
+    assert ray.get(plans.reference(plan)).num_rows == plan.num_rows
 
 
 def test_an_epoch_plans_nothing_anew(filtered, monkeypatch):

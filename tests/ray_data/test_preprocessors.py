@@ -21,8 +21,7 @@ from ray_h5.errors import (
 )
 from ray_h5.planning.order import row_keys
 from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
-from ray_h5.transforms import GaussianNoise, SpecAugment
-from ray_h5.transforms.files import load_scalers
+from ray_h5.transforms import GaussianNoise, SpecAugment, load_scalers
 
 from .conftest import concatenated
 
@@ -138,6 +137,37 @@ def test_fit_on_a_sample_of_rows(signals, row_ids):
     assert Standardize(["epoch"], sample_rows=500).fit(ds).scalers["epoch"].moments.count == 50
 
 
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_fit_has_each_row_once_whatever_becomes_of_the_last_ones(signals, tail):
+    def fitted(**options):
+        ds = read(signals, include_row_ids=True, tail=tail, tail_rows=32)  # 32 rows, or 64, of 50
+        return Standardize(["epoch", "wide"], **options).fit(ds).scalers["epoch"].moments
+
+    whole = Standardize(["epoch"]).fit(read(signals)).scalers["epoch"].moments
+    assert fitted().count == 50
+    assert np.allclose([fitted().mean, fitted().m2], [whole.mean, whole.m2])
+    assert [int(fitted(sample_rows=rows).count) for rows in (10, 20, 40, 500)] == [10, 20, 40, 50]
+
+
+def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
+    ds = read(signals, name="amid")
+    batches = iter(ds.iter_batches(batch_size=8))
+    next(batches)
+    del batches
+    ray_h5.set_epoch("amid", 0, position=ray_h5.ray_data.epochs.running("amid").position(8))
+    mapped = ds.map_batches(lambda batch: batch)
+    assert Standardize(["epoch"]).fit(ds).scalers["epoch"].moments.count == 50
+    assert Standardize(["epoch"]).fit(mapped).scalers["epoch"].moments.count == 50
+    assert len(rows_of(ds, "epoch")) == 42  # and the epoch still begins where it was left
+
+
+@pytest.mark.parametrize("sample_rows", [None, 40])
+def test_rows_that_pad_a_dataset_in_memory_are_not_fitted_on(signals, sample_rows):
+    ds = read(signals, include_row_ids=True, tail="pad", tail_rows=32).materialize()
+    scaler = Standardize(["epoch"], sample_rows=sample_rows).fit(ds).scalers["epoch"]
+    assert scaler.moments.count == (sample_rows or 50)
+
+
 def test_a_sample_of_a_selection(signals):
     from ray.data.expressions import col
 
@@ -203,11 +233,21 @@ def test_errors_of_transform_come_before_any_task(signals):
         (["x"], {"sample_rows": 0.5}, "sample_rows=0.5: expected an integer"),
         (["x"], {"axis": "time"}, "axis='time': expected an integer"),
         (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of them"),
+        (["x"], {"seed": 0.5}, "seed=0.5: expected an integer of 0 or more"),
+        (["x"], {"seed": -1}, "seed=-1: expected an integer of 0 or more"),
     ],
 )
 def test_options(columns, options, words):
     with pytest.raises(OptionError, match=words):
         Standardize(columns, **options)
+
+
+def test_options_may_be_integers_of_numpy(signals):
+    standardize = Standardize(["wide"], axis=np.int64(0), sample_rows=np.int32(20), seed=np.int64(3)).fit(read(signals))
+    back = Standardize.from_json(standardize.to_json())
+    assert (back.axis, back.sample_rows, back.seed) == (0, 20, 3)
+    assert Standardize.from_json(Standardize(["wide"], axis=(np.int64(0), 2)).to_json()).axis == (0, 2)
+    assert Standardize(["wide"], axis=[0, 2]).axis == (0, 2)
 
 
 def test_what_is_no_standardize(tmp_path):

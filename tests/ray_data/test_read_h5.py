@@ -264,6 +264,8 @@ def test_blocks_are_sized_by_bytes_and_not_by_ray(signals):
     assert blocks() == 4  # 50 rows in blocks of 16
     assert blocks(block_rows=10) == 5
     assert blocks(override_num_blocks=2) == 2
+    assert blocks(override_num_blocks=4, tail="pad", tail_rows=64) == 4
+    assert blocks(override_num_blocks=np.int64(2), tail="drop", tail_rows=np.int64(16)) == 2
     with pytest.raises(OptionError, match="pass one of them"):
         blocks(block_rows=10, override_num_blocks=2)
     one_cpu = ray_h5.read_h5(signals, columns=["wide"], num_cpus=0.5, memory=1 << 20, concurrency=1)

@@ -19,6 +19,7 @@ from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.planner import plan_files
 from ray_h5.ray_data.epochs import running
+from ray_h5.ray_data.internals import datasources, workers_that_share
 from ray_h5.ray_data.train import TrainBatches
 
 from .kit import ids_of, write_chunked
@@ -189,23 +190,49 @@ def test_what_is_lost_is_said(paths, caplog):
     ]
 
 
-def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, caplog):
-    def twice(batch):
-        return {name: np.concatenate([values, values]) for name, values in batch.items()}
+def twice(batch):
+    return {name: np.concatenate([values, values]) for name, values in batch.items()}
 
-    ds = read(paths, "doubled").map_batches(twice)
-    messages = configured(ds, caplog, 2)
+
+@pytest.mark.parametrize("split", ["all", []])
+def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, caplog, split):
+    name = f"doubled_{len(split)}"
+    ds = read(paths, name).map_batches(twice)
+    config = ray_h5.data_config(datasets_to_split=split)
+    with caplog.at_level(logging.WARNING, "ray_h5"):
+        shard = config.configure({name: ds}, 1, None, None)[0][name]
+    messages = [record.message for record in caplog.records if record.name.startswith("ray_h5")]
     assert len(messages) == 1
     assert "may change the number of rows" in messages[0]
-    set_epoch("doubled", 1)
-    ids_of(ds)
-    position = running("doubled").position(16)
-    assert position.rows == 0
-    caplog.clear()
-    set_epoch("doubled", 1, position=Position(7, 1, 16, 1, BATCH, position.plan_hash))
-    with caplog.at_level(logging.WARNING, "ray_h5"):
-        assert len(ids_of(ds)) == 300
-    assert "epoch 1 begins anew instead of where it was left" in caplog.text
+    batches = TrainBatches(shard, name, 1, None, torch.device("cpu"), {"batch_size": BATCH})
+    assert sum(len(batch["row_id"]) for batch in itertools.islice(batches, 2)) == 2 * BATCH
+    assert batches.position().rows == 0
+    held = Position(7, 1, 16, 1, BATCH, batches.position().plan_hash)
+    batches = TrainBatches(shard, name, 1, held, torch.device("cpu"), {"batch_size": BATCH})
+    assert sum(len(batch["row_id"]) for batch in batches) == 300
+
+
+def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
+    ds = read(paths, "base")
+    configured(ds.map_batches(twice), caplog, 2)
+    assert [source.epochs.rows_are_kept for source in datasources(ds)] == [True]
+    batches = batches_of(ds, "base", 0)
+    next(iter(batches))
+    assert batches.position().rows == BATCH
+
+
+def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths, monkeypatch):
+    """Two workers of a trainer whose ``datasets_to_split`` leaves it out."""
+    monkeypatch.setattr(ray_h5.ray_data.epochs, "_world_size", lambda: 2)
+    ds = read(paths, "whole")
+    shard = ray_h5.data_config(datasets_to_split=[]).configure({"whole": ds}, 2, None, None)[0]["whole"]
+    batches = TrainBatches(shard, "whole", 1, None, torch.device("cpu"), {"batch_size": BATCH})
+    had = [row for batch in itertools.islice(batches, 5) for row in batch["row_id"].tolist()]
+    position = batches.position()
+    assert (position.rows, position.world_size) == (5 * BATCH, 1)
+    batches = TrainBatches(shard, "whole", 1, position, torch.device("cpu"), {"batch_size": BATCH})
+    had += [row for batch in batches for row in batch["row_id"].tolist()]
+    assert had == order_of(paths, 1)
 
 
 def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
@@ -214,6 +241,12 @@ def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
     assert all("may change" in message for message in messages)  # Ray cannot know what the function does
     caplog.clear()
     assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2) == []
+
+
+def test_it_is_known_how_many_workers_share_a_dataset(paths):
+    ds = read(paths, "shared")
+    assert [workers_that_share(shard) for shard in ds.streaming_split(3, equal=True)] == [3, 3, 3]
+    assert workers_that_share(ds.iterator()) == 1
 
 
 def test_without_order_there_is_no_position(paths):

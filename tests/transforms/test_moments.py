@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.transforms import Moments
+from ray_h5.transforms import moments as moments_module
 
 AXES = {2: [None, 0, (0, 1), (0, -1)], 3: [None, 0, (0, 1), (0, 2), (2, 0), (0, -1)]}
 DTYPES = ["f8", "f4", "f2", "i1", "u2", "i4", "i8", "?", ">f4"]
@@ -134,3 +135,26 @@ def test_reads_only():
     Moments.of(rows)
     Moments.of(rows, 0, "omit")
     Moments.of(rows[::-1].T, 0)
+
+
+def test_moments_of_a_scalar_column_are_arrays():
+    one = Moments.of(np.arange(10.0))
+    for moments in (one, one.merge(Moments.of(np.arange(5.0))), Moments.unpack(one.pack(), one.axis)):
+        assert all(isinstance(each, np.ndarray) for each in (moments.count, moments.mean, moments.m2))
+
+
+@pytest.mark.parametrize("axis", [np.int64(0), (np.int32(0), np.int64(2))])
+def test_axes_may_be_integers_of_numpy(axis):
+    rows = np.random.default_rng(0).standard_normal((9, 3, 5))
+    found = Moments.of(rows, axis)
+    assert all(type(each) is int for each in found.axis)
+    assert np.allclose(found.mean, rows.mean(axis, keepdims=True)[0])
+
+
+def test_large_rows_leave_nothing_large_behind(monkeypatch):
+    made = []
+    monkeypatch.setattr(moments_module, "_ones", lambda count: made.append(count) or np.ones(count))
+    rows = np.random.default_rng(0).standard_normal((3, 2 * moments_module._BLOCK_VALUES))
+    found = Moments.of(rows)
+    assert np.allclose([found.mean.item(), found.std().item()], [rows.mean(), rows.std()])
+    assert all(count <= moments_module._BLOCK_VALUES for count in made)

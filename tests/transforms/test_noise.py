@@ -52,6 +52,14 @@ def test_rows_epochs_columns_and_salts_have_noise_of_their_own():
         assert np.abs((values * other).mean(axis=1)).max() < 6 / np.sqrt(2000), name
 
 
+def test_the_order_of_bytes_is_nothing_to_the_noise():
+    noise = GaussianNoise("x", p=1.0)
+    for dtype in ("f2", "f4", "f8"):
+        rows = np.zeros((4, 9), dtype)
+        found = noise.apply_batch(rows.astype(rows.dtype.newbyteorder()), KEYS[:4])
+        assert np.array_equal(found, noise.apply_batch(rows, KEYS[:4]))
+
+
 def test_noise_is_independent_of_masks():
     touched = GaussianNoise("x", p=0.5).apply_batch(np.zeros((4000, 4, 9)), KEYS).any(axis=(1, 2))
     masked = (SpecAugment("x", 8, 3, p=0.5).apply_batch(np.ones((4000, 4, 9)), KEYS) == 0).any(axis=(1, 2))

@@ -174,6 +174,16 @@ def test_mean_is_the_mean_of_the_sample_before_masking():
     assert (out != array).any()
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16", "S3", "M8[s]"])
+def test_what_is_no_real_number_is_not_masked(dtype):
+    arrays = [np.zeros((4, 3, 3), dtype)]
+    if np.dtype(dtype).kind == "c":
+        arrays.append(torch.from_numpy(arrays[0]))
+    for array in arrays:
+        with pytest.raises(UnsupportedColumnError, match=r"SpecAugment\('x'\): .* expected real numbers"):
+            SpecAugment("x", 1, 1).apply_batch(array, KEYS[:4])
+
+
 def test_bfloat16_integers_and_other_axes():
     array = np.random.default_rng(0).integers(1, 100, (50, 6, 9))
     augment = SpecAugment("x", 4, 3, p=1)

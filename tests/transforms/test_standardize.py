@@ -17,8 +17,7 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnsupportedColumnError,
 )
-from ray_h5.transforms import Scaler
-from ray_h5.transforms.files import load_scalers, save_scalers
+from ray_h5.transforms import Scaler, load_scalers, save_scalers
 
 
 @given(
@@ -74,6 +73,30 @@ def test_scalar_columns_and_empty_batches():
     assert scaler.transform(np.array([4.5])).tolist() == [0.0]
     assert scaler.transform(np.empty(0)).shape == (0,)
     assert float(scaler.transform(np.float64(4.5))) == 0.0
+
+
+def test_tensors_of_scalar_columns_are_scaled_as_arrays_are():
+    values = np.arange(10.0)
+    whole = Scaler.fit(values)
+    for scaler in (whole, Scaler.fit(values[:4]).update(values[4:]), Scaler.from_dict(whole.to_dict())):
+        for array in (values, values.astype("f4"), np.arange(3), np.float64(4.5)):
+            found = scaler.transform(torch.as_tensor(array))
+            assert np.array_equal(found.numpy(), scaler.transform(array))
+            assert np.array_equal(scaler.inverse(found).numpy(), scaler.inverse(scaler.transform(array)))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i4", "i8"])
+def test_integers_of_any_size_are_scaled_alike_as_tensor_and_array(dtype):
+    rows = np.iinfo(dtype).max - np.arange(6, dtype=dtype)
+    scaler = Scaler.fit(np.arange(float(2**20)))
+    assert np.array_equal(scaler.transform(torch.from_numpy(rows)).numpy(), scaler.transform(rows))
+
+
+def test_complex_tensors_are_refused_as_arrays_are():
+    scaler = Scaler.fit(np.arange(4.0))
+    for array in (np.zeros(3, complex), torch.zeros(3, dtype=torch.complex64)):
+        with pytest.raises(UnsupportedColumnError, match="expected real numbers"):
+            scaler.transform(array)
 
 
 def test_the_input_is_never_changed():
