@@ -18,7 +18,7 @@ from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
-from ray_h5.hdf5.external import ExternalPolicy
+from ray_h5.hdf5.external import ExternalPolicy, identity_now
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
@@ -77,12 +77,14 @@ class OpenFile:
         with self._lock:
             if self._refused is None:
                 with self.library() as library:
-                    listed, self._refused = describe(library.tree)
+                    listed, refused = describe(library.tree)
                 self._listed = tuple(listed)
                 self._columns.update(listed)
+                self._refused = {name: _fresh(error) for name, error in refused.items()}
             # Columns may also have been asked for by names that are not in the list: "/x" is "x".
             columns = {name: self._columns[name] for name in self._listed}
-            return FileLayout(self.path, self._group, self.identity, columns, dict(self._refused))
+            refused = {name: _fresh(error) for name, error in self._refused.items()}
+            return FileLayout(self.path, self._group, self.identity, columns, refused)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return what the values of columns take in the file."""
@@ -101,16 +103,20 @@ class OpenFile:
         """Raise if the file, or another that these columns come from, is not as when it was described."""
         check_identity(self.path, self.identity, self.source.identity(), swmr=self._swmr)
         for path, identity in self._sources(names):
-            if not os.path.exists(path):
+            found = identity_now(path)
+            if found is None:
                 # libhdf5 would fill in, and say nothing.
                 raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
-            check_identity(path, identity, FileIdentity.of(os.stat(path)), swmr=self._swmr)
+            check_identity(path, identity, found, swmr=self._swmr)
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
         with self._lock:
             sources = self._sources(self._columns)
-        return all(os.path.exists(path) and FileIdentity.of(os.stat(path)) == known for path, known in sources)
+        try:
+            return all(identity_now(path) == known for path, known in sources)
+        except RayH5Error:
+            return False  # opened anew, it says so of the columns that this concerns
 
     def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity]]:
         return [source for name in names if name in self._columns for source in self._columns[name].sources]
@@ -160,6 +166,11 @@ class OpenLibrary:
             self._tree.close()
 
 
+def _fresh(error: RayH5Error) -> RayH5Error:
+    """Return an error that says the same, and holds no frame of where it was raised."""
+    return type(error)(*error.args)
+
+
 def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
     """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
 
@@ -180,19 +191,25 @@ class _Handles:
         self._open: OrderedDict[tuple[object, ...], OpenFile] = OrderedDict()
 
     def get(self, path: str, group: str, policy: ExternalPolicy, swmr: bool) -> OpenFile:
+        key = (path, group, policy, swmr)
         # With swmr too: a reader made after rows were added finds them.
-        key = (path, FileIdentity.of(check_regular_file(path)), group, policy, swmr)
+        found = FileIdentity.of(check_regular_file(path))
         with self._lock:
-            if key in self._open and self._open[key].is_current():
-                self._open.move_to_end(key)
-                return self._open[key]
-        opened = OpenFile(path, group, policy, swmr)
+            opened = self._open.get(key)
+        # Not under the lock: a source may be on a mount that does not answer.
+        if opened is None or opened.identity != found or not opened.is_current():
+            opened = OpenFile(path, group, policy, swmr)
+        self._keep(key, opened)
+        return opened
+
+    def _keep(self, key: tuple[object, ...], opened: OpenFile) -> None:
+        """Put a file last in the cache, in the place of one that was there before under its path."""
         with self._lock:
-            # Readers that still hold an evicted file keep it open until they let go of it.
             self._open[key] = opened
+            self._open.move_to_end(key)
+            # Readers that still hold an evicted file keep it open until they let go of it.
             while len(self._open) > MAX_OPEN_FILES:
                 self._open.popitem(last=False)
-        return opened
 
     def drop(self, opened: OpenFile) -> None:
         with self._lock:

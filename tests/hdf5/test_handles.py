@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
-from ray_h5.errors import NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
+from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5 import handles
 from ray_h5.hdf5.reader import ReadStats, RowReader
 
@@ -232,6 +232,66 @@ def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
     readers = [RowReader(path) for path in paths]
     for i, reader in enumerate(readers * 2):
         assert reader.read(["x"], [1])["x"].tolist() == [i % 6 + 1]
+
+
+def replaced_and_still_open():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum("(deleted)" in os.readlink(link) for link in links if os.path.lexists(link))
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_files_that_were_replaced_do_not_stay_open(path):
+    gc.collect()
+    before = replaced_and_still_open()
+    for i in range(20):
+        replace(path, VALUES + i)
+        assert_same(RowReader(path).read(["x"], [1])["x"], VALUES[[1]] + i)
+    gc.collect()
+    assert replaced_and_still_open() == before
+    assert len(handles._handles._open) == 1
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_source_that_does_not_answer_holds_up_no_other_file(path, tmp_path, monkeypatch):
+    write(tmp_path / "source.h5", {"x": VALUES})
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("source.h5", "/x")
+    RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"])
+    asked, answer = threading.Event(), threading.Event()
+    stat = os.stat
+
+    def hanging(name, *args, **options):
+        if name == str(tmp_path / "source.h5"):
+            asked.set()
+            assert answer.wait(20)
+        return stat(name, *args, **options)
+
+    monkeypatch.setattr(os, "stat", hanging)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(lambda: RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"]))
+        assert asked.wait(20)
+        try:
+            assert_same(pool.submit(lambda: RowReader(path).read(["x"])).result(20)["x"], VALUES)
+            assert not waiting.done()
+        finally:
+            answer.set()
+        assert_same(waiting.result(20)["x"], VALUES)
+
+
+def test_errors_of_the_listing_do_not_grow(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = NAMES
+        file["gone"] = h5py.SoftLink("/nowhere")
+    reader = RowReader(tmp_path / "a.h5")
+    frames = set()
+    for _ in range(5):
+        error = reader.layout.refused["gone"]
+        assert error.__traceback__ is None
+        assert error.__cause__ is None
+        with pytest.raises(MissingSourceError, match="leads to '/nowhere', which does not exist") as caught:
+            raise error
+        frames.add(len(caught.traceback))
+    assert frames == {1}
 
 
 @pytest.mark.usefixtures("empty_cache")
