@@ -65,6 +65,28 @@ class _Level:
         return cls(group, iter(group), prefix, _address(group), sources)
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a file is looked at.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    group : str
+        The group that column names are relative to.
+    policy : ExternalPolicy
+        Where links, virtual datasets and external storage may lead.
+    swmr : bool
+        Whether it, and the files that links lead to, may be open in a writer in SWMR mode.
+    """
+
+    path: str
+    group: str
+    policy: ExternalPolicy
+    swmr: bool = False
+
+
 @dataclass
 class H5Tree:
     """The columns of one open file: finds them, follows their links, describes them.
@@ -73,24 +95,23 @@ class H5Tree:
     ----------
     file : h5py.File
         The open file; it belongs to the tree from now on.
-    path : str
-        Its path.
-    group : str
-        The group that column names are relative to.
-    policy : ExternalPolicy
-        Where links, virtual datasets and external storage may lead.
-    swmr : bool
-        Whether the files that links lead to may be open in a writer in SWMR mode.
+    access : Access
+        How it is looked at.
     """
 
     file: h5py.File
-    path: str
-    group: str
-    policy: ExternalPolicy
-    swmr: bool = False
+    access: Access
     _linked_files: dict[str, tuple[h5py.File, FileIdentity]] = field(default_factory=dict)
     _sources: dict[str, FileIdentity] = field(default_factory=dict)
     _entered: tuple[h5py.Group, dict[str, FileIdentity]] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.access.path
+
+    @property
+    def group(self) -> str:
+        return self.access.group
 
     def dataset(self, name: str) -> h5py.Dataset:
         """Return the dataset of column `name`."""
@@ -249,9 +270,9 @@ class H5Tree:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
-        path = self.policy.admit(name, source=source, home=self.path, where=where)
+        path = self.access.policy.admit(name, source=source, home=self.path, where=where)
         if path not in self._linked_files:
-            opened = open_h5(path, self.swmr)
+            opened = open_h5(path, self.access.swmr)
             # Of what was opened: by its name there may be another one by now.
             self._linked_files[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
         file, self._sources[path] = self._linked_files[path]
@@ -277,7 +298,7 @@ class H5Tree:
                     f"{self.path}: {what} is in {name!r}, a relative name, which libhdf5 looks up in the current "
                     "folder of each process. Write the column again with an absolute name, or into the file."
                 )
-            path = self.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
+            path = self.access.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
             if (found := identity_now(path)) is None:
                 raise MissingSourceError(f"{self.path}: {what} is in {path}, which no longer exists")
             self._sources[path] = found

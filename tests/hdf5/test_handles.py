@@ -222,7 +222,28 @@ def test_files_used_last_stay(tmp_path, monkeypatch):
     for path in (paths[1], paths[2], paths[0], paths[3]):
         RowReader(path)
     assert RowReader(paths[0])._held is first
-    assert {key[0] for key in handles._handles._open} == {paths[0], paths[2], paths[3]}
+    assert {access.path for access in handles._handles._open} == {paths[0], paths[2], paths[3]}
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
+    # 10 chunks of 28 bytes each: two of the indexes fit.
+    monkeypatch.setattr(handles, "MAX_INDEX_BYTES", 600)
+    raw = write(tmp_path / "raw.h5", {"x": VALUES})
+    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i}, **STORAGES["gzip"]) for i in range(4)]
+    for path in [raw, *paths]:
+        RowReader(path).read(["x"], [0])
+    RowReader(raw)
+    # Files without an index cost nothing, and stay.
+    assert [access.path for access in handles._handles._open] == [*paths[2:], raw]
+    for i, path in enumerate(paths):
+        assert_same(RowReader(path).read(["x"])["x"], VALUES + i)
+    monkeypatch.setattr(handles, "MAX_INDEX_BYTES", 0)
+    for _ in range(2):
+        held = RowReader(paths[0])._held
+        held_again = RowReader(paths[0])._held
+        assert held is held_again, "the one in use stays"
+    assert [access.path for access in handles._handles._open] == [raw, paths[0]]
 
 
 @pytest.mark.usefixtures("empty_cache")
