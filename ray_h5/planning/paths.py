@@ -24,8 +24,11 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _MAX_LISTED = 20
 
 
+NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
+
+
 class _Found(NamedTuple):
-    """A file: the path by which it was found, and the one that passes no link."""
+    """A file or folder: the path by which it was found, and the one that passes no link."""
 
     path: str
     real: str
@@ -90,7 +93,7 @@ def expand_paths(
     return sorted(found, key=natural_key)
 
 
-def natural_key(path: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+def natural_key(path: str) -> NaturalKey:
     """Return a sort key under which numbers inside a path compare by value."""
     parts = re.split(r"([0-9]+)", path)
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part), path
@@ -199,47 +202,42 @@ def _matched(pattern: str) -> list[str]:
     tops, below = glob.glob(str(Path(*parts[:at]))), parts[at + 1 :]
     if not below:
         return [file.path for file in _walk(tops)]
-    return [path for folder, _ in _descend(tops) for path in _matched(os.path.join(glob.escape(folder), *below))]
+    return [path for folder, _ in _descend(tops) for path in _matched(os.path.join(glob.escape(folder.path), *below))]
 
 
 def _walk(tops: Iterable[str]) -> Iterator[_Found]:
     for folder, entries in _descend(tops):
-        real = os.path.realpath(folder)
         for entry in entries:
-            yield _Found(entry.path, os.path.realpath(entry) if entry.is_symlink() else os.path.join(real, entry.name))
+            yield _found(entry, folder.real)
 
 
-def _descend(tops: Iterable[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+def _found(entry: os.DirEntry[str], real_parent: str) -> _Found:
+    # Of what is no link, the real path costs no look at the file system.
+    real = os.path.realpath(entry) if entry.is_symlink() else os.path.join(real_parent, entry.name)
+    return _Found(entry.path, real)
+
+
+def _descend(tops: Iterable[str]) -> Iterator[tuple[_Found, list[os.DirEntry[str]]]]:
     """Yield each folder from `tops` on once, with its files; none that is hidden, as in globs.
 
     Links can give a folder any number of names, each a way to all the others. It goes by the one that
-    passes the fewest links: those are met last.
+    passes the fewest links: those are met last. Folders are told apart by their real paths: inodes are
+    not unique on every mount, and one taken for another would be left out.
     """
-    waiting = [(_count_links(top), natural_key(top), top) for top in tops]
+    waiting = [(*_detour(top), _Found(top, os.path.realpath(top))) for top in tops]
     heapq.heapify(waiting)
-    walked: set[tuple[int, int] | None] = {None}
+    walked: set[str] = set()
     while waiting:
         links, _, folder = heapq.heappop(waiting)
-        address = _address(folder)
-        if address in walked:
+        if folder.real in walked:
             continue
-        walked.add(address)
-        folders, files = _listed(folder)
+        walked.add(folder.real)
+        folders, files = _listed(folder.path)
         yield folder, files
         for each in folders:
-            if not each.is_symlink():
-                heapq.heappush(waiting, (links, natural_key(each.path), each.path))
-            elif not _leads_up(each.path):
-                heapq.heappush(waiting, (links + 1, natural_key(each.path), each.path))
-
-
-def _address(folder: str) -> tuple[int, int] | None:
-    """Return what tells a folder from others, whatever its name; None if it is gone."""
-    try:
-        found = os.stat(folder)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+            if not (each.is_symlink() and _leads_up(each.path)):
+                found = _found(each, folder.real)
+                heapq.heappush(waiting, (links + each.is_symlink(), natural_key(found.path), found))
 
 
 def _listed(folder: str) -> tuple[list[os.DirEntry[str]], list[os.DirEntry[str]]]:
@@ -271,12 +269,9 @@ def _each_once(files: Iterable[_Found]) -> list[str]:
     return [each[0] if len(each) == 1 else min(each, key=_detour) for each in paths.values()]
 
 
-def _detour(path: str) -> tuple[object, ...]:
-    return _count_links(path), natural_key(path)
-
-
-def _count_links(path: str) -> int:
-    return sum(each.is_symlink() for each in (Path(path), *Path(path).parents))
+def _detour(path: str) -> tuple[int, NaturalKey]:
+    """Return a sort key under which a path comes before others that pass more links."""
+    return sum(each.is_symlink() for each in (Path(path), *Path(path).parents)), natural_key(path)
 
 
 def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
