@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
+from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.opening import translated
 
 PathLike = str | os.PathLike[str]
 
@@ -74,9 +76,18 @@ class ExternalPolicy:
                 f"{home}: {where} leads to {path}, which is outside allow_external={list(self.roots)}. If you "
                 f"trust it, pass allow_external=[{os.path.dirname(path)!r}]."
             )
-        if not os.path.exists(path):
+        if identity_now(path) is None:
             raise MissingSourceError(f"{home}: {where} leads to {path}, which does not exist")
         return path
+
+
+def identity_now(path: str) -> FileIdentity | None:
+    """Return the state that a file has now, or None if there is none: between two looks it may have gone."""
+    with translated(path, "looking at it"):
+        try:
+            return FileIdentity.of(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def numbered_names(file_name: str, dataset_name: str) -> Iterator[tuple[str, str]]:

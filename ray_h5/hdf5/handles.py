@@ -18,15 +18,18 @@ from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
-from ray_h5.hdf5.external import ExternalPolicy
+from ray_h5.hdf5.external import ExternalPolicy, identity_now
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
-from ray_h5.hdf5.parser import H5Tree, describe
+from ray_h5.hdf5.parser import Access, H5Tree, describe
 from ray_h5.hdf5.source import LocalFile
 
 MAX_OPEN_FILES = 64
 """Files kept per process. Each costs a descriptor; the usual limit is 1024."""
+
+MAX_INDEX_BYTES = 256 << 20
+"""What the chunk indexes of the files kept may take, 28 bytes a chunk. That of the file used last is kept anyhow."""
 
 
 class OpenFile:
@@ -38,13 +41,11 @@ class OpenFile:
     described, and is told from another one by its inode alone.
     """
 
-    def __init__(self, path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> None:
-        self.path = path
-        self._group = group
-        self._policy = policy
-        self._swmr = swmr
+    def __init__(self, access: Access) -> None:
+        self.path = path = access.path
+        self._access = access
         self._lock = threading.RLock()
-        with open_h5(path, swmr) as file:
+        with open_h5(path, access.swmr) as file:
             # A descriptor of our own: one that libhdf5 opened would carry its lock along.
             with translated(path):
                 self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -55,11 +56,12 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._readers: dict[str, DirectColumn | H5pyColumn] = {}
+        self.index_bytes = 0
 
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
         """Lend libhdf5's view of the file."""
-        opened = OpenLibrary(self.path, self._group, self._policy, self.identity, self._swmr)
+        opened = OpenLibrary(self._access, self.identity)
         try:
             yield opened
         finally:
@@ -77,12 +79,14 @@ class OpenFile:
         with self._lock:
             if self._refused is None:
                 with self.library() as library:
-                    listed, self._refused = describe(library.tree)
+                    listed, refused = describe(library.tree)
                 self._listed = tuple(listed)
                 self._columns.update(listed)
+                self._refused = {name: _fresh(error) for name, error in refused.items()}
             # Columns may also have been asked for by names that are not in the list: "/x" is "x".
             columns = {name: self._columns[name] for name in self._listed}
-            return FileLayout(self.path, self._group, self.identity, columns, dict(self._refused))
+            refused = {name: _fresh(error) for name, error in self._refused.items()}
+            return FileLayout(self.path, self._access.group, self.identity, columns, refused)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return what the values of columns take in the file."""
@@ -99,18 +103,22 @@ class OpenFile:
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another that these columns come from, is not as when it was described."""
-        check_identity(self.path, self.identity, self.source.identity(), swmr=self._swmr)
+        check_identity(self.path, self.identity, self.source.identity(), swmr=self._access.swmr)
         for path, identity in self._sources(names):
-            if not os.path.exists(path):
+            found = identity_now(path)
+            if found is None:
                 # libhdf5 would fill in, and say nothing.
                 raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
-            check_identity(path, identity, FileIdentity.of(os.stat(path)), swmr=self._swmr)
+            check_identity(path, identity, found, swmr=self._access.swmr)
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
         with self._lock:
             sources = self._sources(self._columns)
-        return all(os.path.exists(path) and FileIdentity.of(os.stat(path)) == known for path, known in sources)
+        try:
+            return all(identity_now(path) == known for path, known in sources)
+        except RayH5Error:
+            return False  # opened anew, it says so of the columns that this concerns
 
     def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity]]:
         return [source for name in names if name in self._columns for source in self._columns[name].sources]
@@ -129,27 +137,27 @@ class OpenFile:
     def _index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex:
         with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
             dataset = library.dataset(layout.name)
-            return build_chunk_index(dataset, layout, self.path, lambda: self.source.stat().st_size, self._swmr)
+            index = build_chunk_index(dataset, layout, self.path, lambda: self.source.stat().st_size, self._access.swmr)
+        self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
+        return index
 
 
 class OpenLibrary:
     """A file as libhdf5 sees it, opened when first asked for."""
 
-    def __init__(self, path: str, group: str, policy: ExternalPolicy, identity: FileIdentity, swmr: bool) -> None:
-        self._path = path
-        self._group = group
-        self._policy = policy
+    def __init__(self, access: Access, identity: FileIdentity) -> None:
+        self._access = access
         self._identity = identity
-        self._swmr = swmr
         self._tree: H5Tree | None = None
 
     @property
     def tree(self) -> H5Tree:
         if self._tree is None:
-            file = open_h5(self._path, self._swmr)
-            self._tree = H5Tree(file, self._path, self._group, self._policy, self._swmr)
+            path, swmr = self._access.path, self._access.swmr
+            file = open_h5(path, swmr)
+            self._tree = H5Tree(file, self._access)
             found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
-            check_identity(self._path, self._identity, found, swmr=self._swmr)
+            check_identity(path, self._identity, found, swmr=swmr)
         return self._tree
 
     def dataset(self, name: str) -> h5py.Dataset:
@@ -158,6 +166,11 @@ class OpenLibrary:
     def close(self) -> None:
         if self._tree is not None:
             self._tree.close()
+
+
+def _fresh(error: RayH5Error) -> RayH5Error:
+    """Return an error that says the same, and holds no frame of where it was raised."""
+    return type(error)(*error.args)
 
 
 def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
@@ -177,27 +190,42 @@ class _Handles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[tuple[object, ...], OpenFile] = OrderedDict()
+        self._open: OrderedDict[Access, OpenFile] = OrderedDict()
 
-    def get(self, path: str, group: str, policy: ExternalPolicy, swmr: bool) -> OpenFile:
+    def get(self, access: Access) -> OpenFile:
         # With swmr too: a reader made after rows were added finds them.
-        key = (path, FileIdentity.of(check_regular_file(path)), group, policy, swmr)
+        found = FileIdentity.of(check_regular_file(access.path))
         with self._lock:
-            if key in self._open and self._open[key].is_current():
-                self._open.move_to_end(key)
-                return self._open[key]
-        opened = OpenFile(path, group, policy, swmr)
+            opened = self._open.get(access)
+        # Not under the lock: a source may be on a mount that does not answer.
+        if opened is None or opened.identity != found or not opened.is_current():
+            opened = OpenFile(access)
+        self._keep(access, opened)
+        return opened
+
+    def _keep(self, access: Access, opened: OpenFile) -> None:
+        """Put a file last in the cache, in the place of one that had its path before."""
         with self._lock:
+            self._open[access] = opened
+            self._open.move_to_end(access)
             # Readers that still hold an evicted file keep it open until they let go of it.
-            self._open[key] = opened
             while len(self._open) > MAX_OPEN_FILES:
                 self._open.popitem(last=False)
-        return opened
+            self._bound_indexes()
+
+    def _bound_indexes(self) -> None:
+        excess = sum(each.index_bytes for each in self._open.values()) - MAX_INDEX_BYTES
+        for access, each in list(self._open.items())[:-1]:
+            if excess <= 0:
+                return
+            if each.index_bytes:
+                excess -= each.index_bytes
+                del self._open[access]
 
     def drop(self, opened: OpenFile) -> None:
         with self._lock:
-            for key in [key for key, value in self._open.items() if value is opened]:
-                del self._open[key]
+            for access in [access for access, value in self._open.items() if value is opened]:
+                del self._open[access]
 
 
 _handles = _Handles()
@@ -206,7 +234,7 @@ _inherited: list[_Handles] = []
 
 def open_file(path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> OpenFile:
     """Return the open file at `path`, from the cache if the file is as it was."""
-    return _handles.get(path, group, policy, swmr)
+    return _handles.get(Access(path, group, policy, swmr))
 
 
 def forget(opened: OpenFile) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.external import ExternalPolicy, numbered_names
+from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
@@ -27,7 +27,64 @@ from ray_h5.hdf5.rows import near_names
 _MAX_LINK_HOPS = 32
 
 _MAX_NAMES = 1 << 18
-"""A few hundred links can give more paths to one dataset than there is time for."""
+"""A few dozen links can give more paths to a dataset, or to a group without any, than there is time for."""
+
+Address = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Level:
+    """A group that is being listed, and what is known of it so far.
+
+    Attributes
+    ----------
+    names : iterator of (str or bytes)
+        The links that were not looked at yet.
+    prefix : str
+        What the names below it begin with.
+    address : tuple of int
+        What tells it from other groups, whatever its name.
+    sources : dict of str to FileIdentity
+        The files that links on the way to it led to.
+    holds : bool
+        Whether there is a column below it.
+    loops : set of tuple of int
+        Groups above it that links below it lead back to.
+    """
+
+    group: h5py.Group
+    names: Iterator[str | bytes]
+    prefix: str
+    address: Address
+    sources: dict[str, FileIdentity]
+    holds: bool = False
+    loops: set[Address] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, group: h5py.Group, prefix: str, sources: dict[str, FileIdentity]) -> _Level:
+        return cls(group, iter(group), prefix, _address(group), sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a file is looked at.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    group : str
+        The group that column names are relative to.
+    policy : ExternalPolicy
+        Where links, virtual datasets and external storage may lead.
+    swmr : bool
+        Whether it, and the files that links lead to, may be open in a writer in SWMR mode.
+    """
+
+    path: str
+    group: str
+    policy: ExternalPolicy
+    swmr: bool = False
 
 
 @dataclass
@@ -38,48 +95,48 @@ class H5Tree:
     ----------
     file : h5py.File
         The open file; it belongs to the tree from now on.
-    path : str
-        Its path.
-    group : str
-        The group that column names are relative to.
-    policy : ExternalPolicy
-        Where links, virtual datasets and external storage may lead.
-    swmr : bool
-        Whether the files that links lead to may be open in a writer in SWMR mode.
+    access : Access
+        How it is looked at.
     """
 
     file: h5py.File
-    path: str
-    group: str
-    policy: ExternalPolicy
-    swmr: bool = False
-    _linked_files: dict[str, h5py.File] = field(default_factory=dict)
+    access: Access
+    _linked_files: dict[str, tuple[h5py.File, FileIdentity]] = field(default_factory=dict)
     _sources: dict[str, FileIdentity] = field(default_factory=dict)
+    _entered: tuple[h5py.Group, dict[str, FileIdentity]] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.access.path
+
+    @property
+    def group(self) -> str:
+        return self.access.group
 
     def dataset(self, name: str) -> h5py.Dataset:
         """Return the dataset of column `name`."""
-        found = self._follow(self._root(), name, hops=0)
+        found = self._follow(self._enter(), name, hops=0)
         if not isinstance(found, h5py.Dataset):
             raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
         return found
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`, after a look at every file that its values come from."""
-        self._sources = {}
         return self._describe(name, self.dataset(name))
 
     def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
-        self._sources = {}
         with translated(self.path, "listing its columns"):
-            root = self._root()
-            for name, found in self._walk(root, "", frozenset({_address(root)})):
-                try:
-                    yield name, self._describe(name, found) if found is not None else self.column(name)
-                except TransientIOError:
-                    raise
-                except RayH5Error as exc:
-                    yield name, exc
+            for name, found in self._walk(self._enter()):
+                yield name, found if isinstance(found, RayH5Error) else self._described(name, found)
+
+    def _described(self, name: str, dataset: h5py.Dataset) -> ColumnLayout | RayH5Error:
+        try:
+            return self._describe(name, dataset)
+        except TransientIOError:
+            raise
+        except RayH5Error as exc:
+            return exc
 
     def _describe(self, name: str, dataset: h5py.Dataset) -> ColumnLayout:
         with translated(self.path, f"reading the header of column {name!r}"):
@@ -90,8 +147,17 @@ class H5Tree:
 
     def close(self) -> None:
         """Close the file and those that links led to."""
-        for file in [self.file, *self._linked_files.values()]:
+        for file in [self.file, *(linked for linked, _ in self._linked_files.values())]:
             file.close()
+
+    def _enter(self) -> h5py.Group:
+        """Return the group; `_sources` are then the files that links on the way to it led to."""
+        if self._entered is None:
+            self._sources = {}
+            self._entered = self._root(), self._sources
+        root, sources = self._entered
+        self._sources = dict(sources)
+        return root
 
     def _root(self) -> h5py.Group:
         with translated(self.path, f"opening group {self.group!r}"):
@@ -112,49 +178,80 @@ class H5Tree:
         at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
         return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
-    def _walk(self, group: h5py.Group, prefix: str, above: frozenset[Any]) -> Iterator[tuple[str, h5py.Dataset | None]]:
-        """Yield the datasets below `group` and None for each link that leads nowhere; `_sources` are those of each."""
-        sources = self._sources
-        for name in group:
+    def _walk(self, root: h5py.Group) -> Iterator[tuple[str, h5py.Dataset | RayH5Error]]:
+        """Yield the datasets below `root`, and why a link leads nowhere; `_sources` are those of each."""
+        top = _Level.of(root, "", self._sources)
+        levels = {top.address: top}
+        barren: dict[Address, set[Address]] = {}
+        groups = 0
+        while levels:
+            level = next(reversed(levels.values()))
+            for name, found in self._listed(level):
+                if not isinstance(found, h5py.Group):
+                    level.holds = True
+                    yield name, found
+                    continue
+                groups += 1
+                self.check_count(groups, "groups")
+                below = _Level.of(found, name + "/", self._sources)
+                # A group that is its own ancestor is a loop; one that is reached twice is an alias.
+                loops = {below.address} if below.address in levels else barren.get(below.address)
+                if loops is not None and loops <= levels.keys():
+                    level.loops |= loops
+                else:
+                    levels[below.address] = below
+                    break
+            else:
+                _leave(levels, barren)
+
+    def _listed(self, level: _Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error]]:
+        """Yield what the next links of a group lead to, as far as it can hold columns."""
+        for name in level.names:
             if not isinstance(name, str):
                 continue
-            path, self._sources = prefix + name, dict(sources)
+            path, self._sources = level.prefix + name, dict(level.sources)
+            found: Any
             try:
-                found = self._follow(group, name, hops=0)
+                found = self._take(level.group, name, path, hops=0)
             except TransientIOError:
                 raise
-            except RayH5Error:
-                yield path, None  # `column` raises it again, with the name
-                continue
-            if isinstance(found, h5py.Dataset):
+            except RayH5Error as exc:
+                found = exc
+            if isinstance(found, (h5py.Group, h5py.Dataset, RayH5Error)):
                 yield path, found
-            elif isinstance(found, h5py.Group) and (address := _address(found)) not in above:
-                # A group that is its own ancestor is a loop; one that is reached twice is an alias.
-                yield from self._walk(found, path + "/", above | {address})
+
+    def check_count(self, count: int, what: str) -> None:
+        """Raise if there are more `what` than there is time for."""
+        if count > _MAX_NAMES:
+            raise CorruptFileError(
+                f"{self.path}: more than {_MAX_NAMES} {what} below group {self.group!r}, too many to list. If "
+                "the file is as it should be, name the columns to read, or choose a group that has fewer with group=."
+            )
 
     def _follow(self, start: h5py.Group, path: str, hops: int, where: str = "") -> Any:
         here = start
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
-            link = self._link(here, part, parts[:depth], where or f"below group {self.group!r}")
-            if link is None:
-                with translated(self.path, f"opening {path!r}"):
-                    here = here[part]
-            else:
-                here = self._follow_link(here, link, part, hops)
+            name = _stored_name(part)
+            with translated(self.path, f"looking up {part!r}"):
+                if name is None or not here.id.links.exists(name):
+                    where = where or f"below group {self.group!r}"
+                    raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
+            here = self._take(here, part, path, hops)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
                 raise UnknownColumnError(f"{self.path}: {'/'.join(parts[: depth + 1])!r} is not a group")
         return here
 
-    def _link(self, group: h5py.Group, name: str, above: Sequence[str], where: str) -> Any:
-        """Return a soft or external link; None for a hard one."""
+    def _take(self, group: h5py.Group, name: str, path: str, hops: int) -> Any:
+        """Return what a link leads to that `group` is known to hold; `path` is for messages."""
         with translated(self.path, f"looking up {name!r}"):
-            if not group.id.links.exists(name.encode()):
-                raise UnknownColumnError(f"{self.path}: no {'/'.join([*above, name])!r} {where}")
-            if group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
-                return None
+            is_hard = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD
             # getlink answers from the link itself and opens nothing behind it.
-            return group.get(name, getlink=True)
+            link = None if is_hard else group.get(name, getlink=True)
+        if link is not None:
+            return self._follow_link(group, link, name, hops)
+        with translated(self.path, f"opening {path!r}"):
+            return _open(group, name)
 
     def _follow_link(self, group: h5py.Group, link: Any, name: str, hops: int) -> Any:
         if hops >= _MAX_LINK_HOPS:
@@ -173,11 +270,13 @@ class H5Tree:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
-        path = self.policy.admit(name, source=source, home=self.path, where=where)
+        path = self.access.policy.admit(name, source=source, home=self.path, where=where)
         if path not in self._linked_files:
-            self._linked_files[path] = open_h5(path, self.swmr)
-        self._sources[path] = FileIdentity.of(os.stat(path))
-        return self._linked_files[path]
+            opened = open_h5(path, self.access.swmr)
+            # Of what was opened: by its name there may be another one by now.
+            self._linked_files[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
+        file, self._sources[path] = self._linked_files[path]
+        return file
 
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
@@ -199,8 +298,10 @@ class H5Tree:
                     f"{self.path}: {what} is in {name!r}, a relative name, which libhdf5 looks up in the current "
                     "folder of each process. Write the column again with an absolute name, or into the file."
                 )
-            path = self.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
-            self._sources[path] = FileIdentity.of(os.stat(path))
+            path = self.access.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
+            if (found := identity_now(path)) is None:
+                raise MissingSourceError(f"{self.path}: {what} is in {path}, which no longer exists")
+            self._sources[path] = found
 
     def _trace_virtual(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> None:
         if hops >= _MAX_LINK_HOPS:
@@ -220,9 +321,8 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     """Describe every column of a tree: those that can be read, and why the others cannot."""
     columns: dict[str, ColumnLayout] = {}
     refused: dict[str, RayH5Error] = {}
-    for count, (name, found) in enumerate(tree.columns()):
-        if count >= _MAX_NAMES:
-            raise CorruptFileError(f"{tree.path}: more than {_MAX_NAMES} names below group {tree.group!r}")
+    for count, (name, found) in enumerate(tree.columns(), 1):
+        tree.check_count(count, "names")
         if isinstance(found, ColumnLayout):
             columns[name] = found
         else:
@@ -230,6 +330,35 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     return columns, refused
 
 
-def _address(group: h5py.Group) -> tuple[int, int]:
+def _leave(levels: dict[Address, _Level], barren: dict[Address, set[Address]]) -> None:
+    """Go up from the last of `levels`, which is listed to its end."""
+    address, level = levels.popitem()
+    level.loops.discard(address)
+    if not level.holds:
+        # Nor is there a column on another way to it, as long as that passes the same groups.
+        barren[address] = level.loops
+    if levels:
+        above = next(reversed(levels.values()))
+        above.holds |= level.holds
+        above.loops |= level.loops
+
+
+def _stored_name(name: str) -> bytes | None:
+    """Return a name as it is in a file, or None if it cannot be in any: libhdf5 would read up to the NUL."""
+    try:
+        return None if "\0" in name else name.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _open(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+    # As h5py does, which besides asks of each anew whether its file is open for writing.
+    found = h5py.h5o.open(group.id, name.encode())
+    if isinstance(found, h5py.h5d.DatasetID):
+        return h5py.Dataset(found, readonly=True)
+    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Datatype(found)
+
+
+def _address(group: h5py.Group) -> Address:
     info = h5py.h5o.get_info(group.id)
     return info.fileno, info.addr

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import glob
+import heapq
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
@@ -19,6 +22,16 @@ DEFAULT_EXTENSIONS = ("h5", "hdf5")
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _MAX_LISTED = 20
+
+
+NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
+
+
+class _Found(NamedTuple):
+    """A file or folder: the path by which it was found, and the one that passes no link."""
+
+    path: str
+    real: str
 
 
 def expand_paths(
@@ -34,7 +47,10 @@ def expand_paths(
     paths : str, path-like, or a sequence of them
         Files, directories (searched to the bottom) and globs. Neither finds hidden files, such as
         the ``._run.h5`` that some systems leave beside a file, or follows a symbolic link to a
-        folder that it lies in.
+        folder that it lies in. What one directory or glob holds under several names, through
+        symbolic links to files or folders, is taken once: by the name that passes the fewest
+        links, and of these by the first in order. Beside ``run5``, ``latest -> run5`` adds
+        nothing. Hard links are files of their own, and so are two names that are both given.
     file_extensions : sequence of str, optional
         Endings of the files to take from directories and globs; None takes all. A file that is
         named itself is always taken.
@@ -66,10 +82,10 @@ def expand_paths(
         if files is None:
             missing.append(each)
             continue
-        named = files == [each]
-        taken = [file for file in files if named or _has_extension(file, file_extensions)]
+        named = [file.path for file in files] == [each]
+        taken = [file for file in files if named or _has_extension(file.path, file_extensions)]
         passed_over += len(files) - len(taken)
-        found.update(os.path.abspath(file) for file in taken)
+        found.update(os.path.abspath(path) for path in _each_once(taken))
     if missing and not ignore_missing_paths:
         raise NotFoundError(_list_missing(missing))
     if not found:
@@ -77,7 +93,7 @@ def expand_paths(
     return sorted(found, key=natural_key)
 
 
-def natural_key(path: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+def natural_key(path: str) -> NaturalKey:
     """Return a sort key under which numbers inside a path compare by value."""
     parts = re.split(r"([0-9]+)", path)
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part), path
@@ -149,16 +165,28 @@ def _local(path: PathLike) -> str:
     return os.path.expanduser(text)
 
 
-def _candidates(path: str) -> list[str] | None:
+def _candidates(path: str) -> list[_Found] | None:
     """Return the files at `path`, or None if there is nothing."""
     if os.path.isdir(path):
-        return list(_walk(path))
+        return list(_walk([path]))
     if os.path.lexists(path):
-        return [path]
+        return [_Found(path, path)]
     if glob.has_magic(path):
-        matched = _matched(path)
-        return [file for each in matched for file in (_walk(each) if os.path.isdir(each) else [each])] or None
+        return _globbed(path) or None
     return None
+
+
+def _globbed(pattern: str) -> list[_Found]:
+    real = functools.cache(os.path.realpath)
+    files: list[_Found] = []
+    folders: list[str] = []
+    for each in _matched(pattern):
+        if not os.path.isdir(each):
+            parent, name = os.path.split(each)
+            files.append(_Found(each, real(each) if Path(each).is_symlink() else os.path.join(real(parent), name)))
+        elif not (glob.has_magic(os.path.basename(pattern)) and _leads_up(each)):
+            folders.append(each)
+    return [*files, *_walk(folders)]
 
 
 def _matched(pattern: str) -> list[str]:
@@ -173,31 +201,77 @@ def _matched(pattern: str) -> list[str]:
     at = parts.index("**")
     tops, below = glob.glob(str(Path(*parts[:at]))), parts[at + 1 :]
     if not below:
-        return [file for top in tops for file in _walk(top)]
-    folders = [folder for top in tops for folder, _ in _descend(top)]
-    return [path for folder in folders for path in _matched(os.path.join(glob.escape(folder), *below))]
+        return [file.path for file in _walk(tops)]
+    return [path for folder, _ in _descend(tops) for path in _matched(os.path.join(glob.escape(folder.path), *below))]
 
 
-def _walk(folder: str) -> Iterator[str]:
-    for parent, names in _descend(folder):
-        yield from (os.path.join(parent, name) for name in names)
+def _walk(tops: Iterable[str]) -> Iterator[_Found]:
+    for folder, entries in _descend(tops):
+        for entry in entries:
+            yield _found(entry, folder.real)
 
 
-def _descend(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder from `folder` on, with the names of its files; none that is hidden, as in globs."""
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        yield parent, [name for name in names if not name.startswith(".")]
-        folders[:] = [
-            name for name in folders if not name.startswith(".") and not _leads_up(os.path.join(parent, name))
-        ]
+def _found(entry: os.DirEntry[str], real_parent: str) -> _Found:
+    # Of what is no link, the real path costs no look at the file system.
+    real = os.path.realpath(entry) if entry.is_symlink() else os.path.join(real_parent, entry.name)
+    return _Found(entry.path, real)
+
+
+def _descend(tops: Iterable[str]) -> Iterator[tuple[_Found, list[os.DirEntry[str]]]]:
+    """Yield each folder from `tops` on once, with its files; none that is hidden, as in globs.
+
+    Links can give a folder any number of names, each a way to all the others. It goes by the one that
+    passes the fewest links: those are met last. Folders are told apart by their real paths: inodes are
+    not unique on every mount, and one taken for another would be left out.
+    """
+    waiting = [(*_detour(top), _Found(top, os.path.realpath(top))) for top in tops]
+    heapq.heapify(waiting)
+    walked: set[str] = set()
+    while waiting:
+        links, _, folder = heapq.heappop(waiting)
+        if folder.real in walked:
+            continue
+        walked.add(folder.real)
+        folders, files = _listed(folder.path)
+        yield folder, files
+        for each in folders:
+            if not (each.is_symlink() and _leads_up(each.path)):
+                found = _found(each, folder.real)
+                heapq.heappush(waiting, (links + each.is_symlink(), natural_key(found.path), found))
+
+
+def _listed(folder: str) -> tuple[list[os.DirEntry[str]], list[os.DirEntry[str]]]:
+    """Return the folders and the files in `folder`, if it can be listed at all."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError:
+        return [], []
+    # `DirEntry.is_dir` would raise at a link in a circle, but asks for no `stat` of what is no link.
+    are_folders = [os.path.isdir(entry) if entry.is_symlink() else entry.is_dir() for entry in shown]
+    files = [entry for entry, is_folder in zip(shown, are_folders, strict=True) if not is_folder]
+    return list(itertools.compress(shown, are_folders)), files
 
 
 def _leads_up(folder: str) -> bool:
-    """Tell whether a folder is a link to one that it lies in: a loop, in which each file is found without end."""
+    """Tell whether a folder is a link to one that it lies in."""
     if not Path(folder).is_symlink():
         return False
     target = os.path.realpath(folder)
     return os.path.commonpath([target, os.path.realpath(os.path.dirname(folder))]) == target
+
+
+def _each_once(files: Iterable[_Found]) -> list[str]:
+    """Return one path of each file: the one that passes the fewest links, and of these the first in order."""
+    paths: dict[str, list[str]] = {}
+    for file in files:
+        paths.setdefault(file.real, []).append(file.path)
+    return [each[0] if len(each) == 1 else min(each, key=_detour) for each in paths.values()]
+
+
+def _detour(path: str) -> tuple[int, NaturalKey]:
+    """Return a sort key under which a path comes before others that pass more links."""
+    return sum(each.is_symlink() for each in (Path(path), *Path(path).parents)), natural_key(path)
 
 
 def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:

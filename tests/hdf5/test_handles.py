@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
-from ray_h5.errors import NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
+from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5 import handles
 from ray_h5.hdf5.reader import ReadStats, RowReader
 
@@ -222,7 +222,28 @@ def test_files_used_last_stay(tmp_path, monkeypatch):
     for path in (paths[1], paths[2], paths[0], paths[3]):
         RowReader(path)
     assert RowReader(paths[0])._held is first
-    assert {key[0] for key in handles._handles._open} == {paths[0], paths[2], paths[3]}
+    assert {access.path for access in handles._handles._open} == {paths[0], paths[2], paths[3]}
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
+    # 10 chunks of 28 bytes each: two of the indexes fit.
+    monkeypatch.setattr(handles, "MAX_INDEX_BYTES", 600)
+    raw = write(tmp_path / "raw.h5", {"x": VALUES})
+    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i}, **STORAGES["gzip"]) for i in range(4)]
+    for path in [raw, *paths]:
+        RowReader(path).read(["x"], [0])
+    RowReader(raw)
+    # Files without an index cost nothing, and stay.
+    assert [access.path for access in handles._handles._open] == [*paths[2:], raw]
+    for i, path in enumerate(paths):
+        assert_same(RowReader(path).read(["x"])["x"], VALUES + i)
+    monkeypatch.setattr(handles, "MAX_INDEX_BYTES", 0)
+    for _ in range(2):
+        held = RowReader(paths[0])._held
+        held_again = RowReader(paths[0])._held
+        assert held is held_again, "the one in use stays"
+    assert [access.path for access in handles._handles._open] == [raw, paths[0]]
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -232,6 +253,66 @@ def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
     readers = [RowReader(path) for path in paths]
     for i, reader in enumerate(readers * 2):
         assert reader.read(["x"], [1])["x"].tolist() == [i % 6 + 1]
+
+
+def replaced_and_still_open():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum("(deleted)" in os.readlink(link) for link in links if os.path.lexists(link))
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_files_that_were_replaced_do_not_stay_open(path):
+    gc.collect()
+    before = replaced_and_still_open()
+    for i in range(20):
+        replace(path, VALUES + i)
+        assert_same(RowReader(path).read(["x"], [1])["x"], VALUES[[1]] + i)
+    gc.collect()
+    assert replaced_and_still_open() == before
+    assert len(handles._handles._open) == 1
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_source_that_does_not_answer_holds_up_no_other_file(path, tmp_path, monkeypatch):
+    write(tmp_path / "source.h5", {"x": VALUES})
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("source.h5", "/x")
+    RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"])
+    asked, answer = threading.Event(), threading.Event()
+    stat = os.stat
+
+    def hanging(name, *args, **options):
+        if name == str(tmp_path / "source.h5"):
+            asked.set()
+            assert answer.wait(20)
+        return stat(name, *args, **options)
+
+    monkeypatch.setattr(os, "stat", hanging)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(lambda: RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"]))
+        assert asked.wait(20)
+        try:
+            assert_same(pool.submit(lambda: RowReader(path).read(["x"])).result(20)["x"], VALUES)
+            assert not waiting.done()
+        finally:
+            answer.set()
+        assert_same(waiting.result(20)["x"], VALUES)
+
+
+def test_errors_of_the_listing_do_not_grow(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = NAMES
+        file["gone"] = h5py.SoftLink("/nowhere")
+    reader = RowReader(tmp_path / "a.h5")
+    frames = set()
+    for _ in range(5):
+        error = reader.layout.refused["gone"]
+        assert error.__traceback__ is None
+        assert error.__cause__ is None
+        with pytest.raises(MissingSourceError, match="leads to '/nowhere', which does not exist") as caught:
+            raise error
+        frames.add(len(caught.traceback))
+    assert frames == {1}
 
 
 @pytest.mark.usefixtures("empty_cache")

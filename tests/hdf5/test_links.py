@@ -499,8 +499,133 @@ def test_a_virtual_column_that_leads_to_a_group(tmp_path):
 def test_more_names_than_there_is_time_for(tmp_path, monkeypatch):
     monkeypatch.setattr(parser, "_MAX_NAMES", 3)
     path = file_with(tmp_path / "a.h5", lambda file: [file.create_dataset(name, data=ROWS) for name in "xyz"])
-    with pytest.raises(CorruptFileError, match="more than 3 names below group"):
+    with pytest.raises(CorruptFileError, match=r"more than 3 names below group .* name the columns to read"):
         RowReader(path).layout  # noqa: B018  it is found when asked for
+    assert sorted(RowReader(path).read(["x", "y", "z", "ok"], [1])) == ["ok", "x", "y", "z"]
+
+
+def chain(group, length):
+    """Make groups one in the other, each by two names, and return the innermost."""
+    for _ in range(length):
+        below = group.create_group("a")
+        group["b"] = below
+        group = below
+    return group
+
+
+@pytest.mark.parametrize("end", ["empty", "up", "down and up"])
+def test_groups_of_many_names_and_no_column(tmp_path, monkeypatch, end):
+    opened = []
+    monkeypatch.setattr(parser, "_address", lambda group, of=parser._address: opened.append(group) or of(group))
+
+    def fill(file):
+        last = chain(file, 40)
+        if end != "empty":
+            last["up"] = file["a/a/a" if end == "down and up" else "a"]
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    assert list(reader.columns) == ["ok"]
+    assert len(opened) < 200
+
+
+def test_groups_without_a_column_on_one_way_only(tmp_path):
+    # Below a/b there is nothing but the way back to a, where x is; by the other name of b that is a way on.
+    def fill(file):
+        file["a/b"] = file.create_group("b")
+        file["b/a"] = file["a"]
+        file["a/c/b"] = file["b"]
+        file["a/x"] = ROWS
+
+    path = file_with(tmp_path / "a.h5", fill)
+    assert set(RowReader(path).columns) == {"ok", "a/x", "b/a/x"}
+    assert set(RowReader(path, group="b").columns) == {"a/x"}
+
+
+def test_groups_of_more_names_than_there_is_time_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(parser, "_MAX_NAMES", 300)
+
+    def fill(file):
+        groups = [file.create_group(str(i)) for i in range(8)]
+        for group in groups:
+            for i, other in enumerate(groups):
+                group[f"to {i}"] = other
+
+    path = file_with(tmp_path / "a.h5", fill)
+    with pytest.raises(CorruptFileError, match="more than 300 groups below group '/', too many to list"):
+        RowReader(path).layout  # noqa: B018  it is found when asked for
+    assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]
+
+
+@pytest.mark.parametrize("depth", [400, 1200])
+def test_columns_of_deep_groups(tmp_path, depth):
+    def fill(file):
+        for _ in range(depth):
+            file = file.create_group("g")
+        file["x"] = ROWS
+        file["bad"] = 1.0
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    deep = "g/" * depth
+    assert list(reader.columns) == [f"{deep}x", "ok"]
+    assert list(reader.layout.refused) == [f"{deep}bad"]
+    assert reader.read([f"{deep}x"], [3])[f"{deep}x"].tolist() == [3]
+
+
+def test_a_link_that_leads_nowhere_is_looked_up_once(tmp_path, monkeypatch):
+    followed = []
+    follow = parser.H5Tree._follow_link
+    monkeypatch.setattr(parser.H5Tree, "_follow_link", lambda *args: followed.append(args[3]) or follow(*args))
+
+    def fill(file):
+        file["a/b/gone"] = h5py.SoftLink("/nowhere")
+        file["a/b/out"] = h5py.ExternalLink("/etc/other.h5", "/x")
+
+    path = file_with(tmp_path / "a.h5", fill)
+    refused = RowReader(path).layout.refused
+    assert followed == ["gone", "out"]
+    for name, error in refused.items():
+        with pytest.raises(type(error)) as caught:
+            RowReader(path).column(name)
+        assert str(caught.value) == str(error)
+
+
+@pytest.mark.parametrize("name", ["ok\0zzz", "\0", "ok\udcff", "\ud800/x", "obs/x\0"])
+def test_names_that_no_file_can_hold(tmp_path, name):
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("obs/x", data=ROWS))
+    for look in (lambda: RowReader(path).column(name), lambda: RowReader(path).read(["ok", name])):
+        with pytest.raises(UnknownColumnError, match=r"a\.h5: no '.*' below group '/'\."):
+            look()
+    with pytest.raises(UnknownColumnError, match="names no group"):
+        RowReader(path, group=name).layout  # noqa: B018  it is found when asked for
+
+
+def test_the_group_is_looked_up_once(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5", {f"deep/er/{i}": ROWS for i in range(20)})
+    taken = []
+    take = parser.H5Tree._take
+    monkeypatch.setattr(
+        parser.H5Tree, "_take", lambda *args, **options: taken.append(args[2]) or take(*args, **options)
+    )
+    RowReader(path, group="deep/er").find([str(i) for i in range(20)])
+    assert taken == ["deep", "er", *map(str, range(20))]
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual", "raw"])
+def test_a_source_that_vanishes_between_two_looks(world, monkeypatch, kind):
+    reader = RowReader(world.path, allow_external=[world.outside])
+    reader.read([kind])
+    stat, gone = os.stat, {world.raw, world.secret}
+
+    def vanishing(path, *args, **options):
+        if path in gone:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", vanishing)
+    monkeypatch.setattr(os.path, "exists", lambda _: True)
+    for each in (reader, RowReader(world.path, allow_external=[world.outside])):
+        with pytest.raises(MissingSourceError, match="outside"):
+            each.read([kind])
 
 
 @pytest.fixture
