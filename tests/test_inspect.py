@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import hdf5plugin
@@ -142,6 +143,15 @@ def test_columns_beside_others_of_another_length(tmp_path, capsys):
     )
     assert command(path, "--columns", "signl") == 1
     assert "UnknownColumnError: " in capsys.readouterr().out
+
+
+def test_other_endings(other, tmp_path, capsys):
+    Path(other).rename(tmp_path / "b.nc")
+    with pytest.raises(NotFoundError, match="file_extensions="):
+        command(str(tmp_path))
+    assert command(str(tmp_path), "--file-extensions", "nc", "nc4") == 0
+    assert command(str(tmp_path / "*.nc")) == 0
+    assert capsys.readouterr().out.count("1 columns\n") == 2
 
 
 def test_bad_files(tmp_path):

@@ -37,7 +37,8 @@ def expand_paths(
         folder that it lies in.
     file_extensions : sequence of str, optional
         Endings of the files to take from directories and globs; None takes all. A file that is
-        named itself is always taken.
+        named itself is always taken. So is, unless endings are given, what a glob matches that
+        names one itself, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out what does not exist, as long as something is left.
     filesystem : pyarrow or fsspec file system, optional
@@ -57,17 +58,18 @@ def expand_paths(
     """
     given = list_paths(paths)
     _check_extensions(file_extensions)
+    # The tuple of the default itself: an equal one of the user's own is an answer, and holds for globs too.
+    unsaid = file_extensions is DEFAULT_EXTENSIONS
     found: set[str] = set()
     missing: list[str] = []
     passed_over = 0
     root = _local_root(filesystem)
     for each in (os.path.join(root, _local(path)) for path in given):
-        files = _candidates(each)
+        files = _candidates(each, unsaid)
         if files is None:
             missing.append(each)
             continue
-        named = files == [each]
-        taken = [file for file in files if named or _has_extension(file, file_extensions)]
+        taken = [file for file, chosen in files if chosen or _has_extension(file, file_extensions)]
         passed_over += len(files) - len(taken)
         found.update(os.path.abspath(file) for file in taken)
     if missing and not ignore_missing_paths:
@@ -149,16 +151,27 @@ def _local(path: PathLike) -> str:
     return os.path.expanduser(text)
 
 
-def _candidates(path: str) -> list[str] | None:
-    """Return the files at `path`, or None if there is nothing."""
+def _candidates(path: str, by_glob: bool) -> list[tuple[str, bool]] | None:
+    """Return the files at `path`, and whether each is chosen whatever its ending; None if there is nothing.
+
+    It is where it is named itself, and if `by_glob` also where a glob that names an extension matches it.
+    """
     if os.path.isdir(path):
-        return list(_walk(path))
+        return [(file, False) for file in _walk(path)]
     if os.path.lexists(path):
-        return [path]
-    if glob.has_magic(path):
-        matched = _matched(path)
-        return [file for each in matched for file in (_walk(each) if os.path.isdir(each) else [each])] or None
-    return None
+        return [(path, True)]
+    if not glob.has_magic(path):
+        return None
+    chosen = by_glob and _names_extension(path)
+    found: list[tuple[str, bool]] = []
+    for each in _matched(path):
+        found += [(file, False) for file in _walk(each)] if os.path.isdir(each) else [(each, chosen)]
+    return found or None
+
+
+def _names_extension(pattern: str) -> bool:
+    extension = Path(pattern).suffix
+    return len(extension) > 1 and not glob.has_magic(extension)
 
 
 def _matched(pattern: str) -> list[str]:
@@ -224,7 +237,7 @@ def _say_nothing_found(
     if passed_over:
         why = (
             f"{passed_over} files there do not end in {' or '.join(extensions or ())}. Name other endings with "
-            "file_extensions=[...], or any with file_extensions=None."
+            "file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
         )
     elif missing:
         why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."
