@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str) -> int:
-    from ray_h5.inspect.text import printable
+    from ray_h5.hdf5.rows import printable
 
     # Messages may have several lines, and names of files and columns any character.
     print("\n".join(map(printable, f"ray-h5: {message}".split("\n"))), file=sys.stderr)

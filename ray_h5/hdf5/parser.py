@@ -22,7 +22,7 @@ from ray_h5.hdf5.external import ExternalPolicy, numbered_names
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
-from ray_h5.hdf5.rows import near_names
+from ray_h5.hdf5.rows import few, near_names
 
 _MAX_LINK_HOPS = 32
 
@@ -78,6 +78,9 @@ class H5Tree:
                     yield name, self._describe(name, found) if found is not None else self.column(name)
                 except TransientIOError:
                     raise
+                except (MissingSourceError, ExternalDataError) as exc:
+                    dot = "" if str(exc).endswith(".") else "."
+                    yield name, type(exc)(f"{exc}{dot} columns=[...] without {name!r} reads the others.")
                 except RayH5Error as exc:
                     yield name, exc
 
@@ -143,7 +146,8 @@ class H5Tree:
             else:
                 here = self._follow_link(here, link, part, hops)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
-                raise UnknownColumnError(f"{self.path}: {'/'.join(parts[: depth + 1])!r} is not a group")
+                column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
+                raise UnknownColumnError(f"{self.path}: {column!r} {_no_group(here, column, below)}")
         return here
 
     def _link(self, group: h5py.Group, name: str, above: Sequence[str], where: str) -> Any:
@@ -228,6 +232,19 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
         else:
             refused[name] = found
     return columns, refused
+
+
+def _no_group(found: Any, column: str, below: Sequence[str]) -> str:
+    """Say that what was found is no group; if it has fields, how to get at one."""
+    if not isinstance(found, h5py.Dataset) or found.id.get_type().get_class() != h5py.h5t.COMPOUND:
+        return "is not a group"
+    type_id = found.id.get_type()
+    fields = [type_id.get_member_name(i).decode(errors="replace") for i in range(type_id.get_nmembers())]
+    field = "".join(f"[{each!r}]" for each in below)
+    return (
+        f"is no group, but a column of compound values, whose fields are {few(fields)}. Read the column, and take the "
+        f"field from what is read: RowReader.read([{column!r}])[{column!r}]{field}"
+    )
 
 
 def _address(group: h5py.Group) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from ray_h5.hdf5.rows import printable
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report
 
 _MAX_LISTED = 10
@@ -107,8 +108,3 @@ def _size(nbytes: int) -> str:
         size /= 1000
         units.pop(0)
     return f"{nbytes} B" if units[0] == "B" else f"{size:.3g} {units[0]}"
-
-
-def printable(text: str) -> str:
-    """Return `text` without what a terminal would take for a command."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
