@@ -49,5 +49,5 @@ def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) 
 
     paths = expand_paths(arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS)
     report = inspect_files(paths, arguments.group, arguments.allow_external, shuffle, arguments.columns)
-    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report))
+    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
     return 0 if report.ok else 1
