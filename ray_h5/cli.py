@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str) -> int:
-    from ray_h5.inspect.text import printable
+    from ray_h5.hdf5.rows import printable
 
     # Messages may have several lines, and names of files and columns any character.
     print("\n".join(map(printable, f"ray-h5: {message}".split("\n"))), file=sys.stderr)
@@ -59,6 +59,9 @@ def _add_index(commands: Any) -> None:
     index = commands.add_parser("index", help="find out ahead what planning needs to know of files, and keep it")
     index.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
     index.add_argument("--dir", required=True, help="where to keep it: the index_dir of read_h5")
+    index.add_argument(
+        "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
+    )
     index.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns to look at (default: all)")
     index.add_argument(
@@ -84,13 +87,14 @@ def _index(arguments: argparse.Namespace) -> int:
     from ray_h5.planning.facts import Scope
     from ray_h5.planning.index import build_index
     from ray_h5.planning.lookup import Lookup
-    from ray_h5.planning.paths import expand_paths
+    from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
     from ray_h5.planning.predicate import check_names
     from ray_h5.planning.store import check_index_dir
 
     began = time.perf_counter()
     lookup = Lookup(Scope.of(arguments.group, arguments.allow_external), check_index_dir(arguments.dir))
-    index = build_index(expand_paths(arguments.paths), arguments.columns, lookup)
+    paths = expand_paths(arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS)
+    index = build_index(paths, arguments.columns, lookup)
     specs = index.find(arguments.values)
     check_names(arguments.values, specs)
     index.small_columns(list(specs.values()))

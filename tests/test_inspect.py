@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import hdf5plugin
@@ -27,8 +28,7 @@ a.h5: ?, 6 columns
     pose/
       z    2000  complex128  -          contiguous  -                   32 kB   32 kB
     split  2000  float32     40         64 of 20    blosc zstd 5        12 kB   320 kB
-Cannot be read:
-  one: UnsupportedColumnError: a.h5: column 'one' has a single value; a column needs a first axis of rows
+1 single value, which is no column: one
 Advice:
   epoch: 2000 chunks of 4 bytes: each costs more to find than to read. Write it contiguous, or with chunks of \
 16384 rows.
@@ -96,6 +96,7 @@ def test_json(path, capsys):
     assert epoch == {
         "name": "epoch", "kind": "number", "dtype": "float32", "rows": 2000, "row_shape": [], "storage": "chunked",
         "chunk_shape": [1], "pipeline": [], "stored_bytes": 8000, "real_bytes": 8000, "direct": True,
+        "enum": {}, "left_out": None,
     }  # fmt: skip
     assert found["files"][0]["refused"][0]["error"] == "UnsupportedColumnError"
     assert found["delivery"]["block_rows"] == 512
@@ -144,6 +145,15 @@ def test_columns_beside_others_of_another_length(tmp_path, capsys):
     assert "UnknownColumnError: " in capsys.readouterr().out
 
 
+def test_other_endings(other, tmp_path, capsys):
+    Path(other).rename(tmp_path / "b.nc")
+    with pytest.raises(NotFoundError, match="file_extensions="):
+        command(str(tmp_path))
+    assert command(str(tmp_path), "--file-extensions", "nc", "nc4") == 0
+    assert command(str(tmp_path / "*.nc")) == 0
+    assert capsys.readouterr().out.count("1 columns\n") == 2
+
+
 def test_bad_files(tmp_path):
     with pytest.raises(NotFoundError, match=r"absent\.h5"):
         command(str(tmp_path / "absent.h5"))
@@ -169,15 +179,180 @@ def test_a_column_without_a_plugin_is_said_to_be_so(tmp_path, capsys):
     assert "read_h5 refuses this:\n  CodecUnavailableError" in shown
 
 
+def shown_of(path, capsys, *options):
+    status = command(str(path), *options)
+    return status, capsys.readouterr().out.replace(str(path), "a.h5")
+
+
+ODD = "red \x1b[31m\nnext"
+
+
 def test_names_that_a_terminal_would_obey(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["red \x1b[31m\nnext"] = np.arange(3)
+        file[ODD] = np.arange(3)
         file["日本語"] = np.arange(3)
-    assert command(str(tmp_path / "a.h5")) == 0
-    shown = capsys.readouterr().out
+    status, shown = shown_of(tmp_path / "a.h5", capsys)
+    assert status == 0
     assert "\x1b" not in shown
-    assert r"red \x1b[31m\nnext" in shown
+    assert shown.count(r"red \x1b[31m\nnext") == 2
     assert "日本語" in shown
+
+
+def test_such_names_are_escaped_wherever_they_are_said(tmp_path, capsys):
+    with h5py.File(tmp_path / "a\n.h5", "w", userblock_size=512) as file:
+        file[ODD + "/advised"] = np.arange(3)
+        file[ODD + "/left out"] = np.zeros(3, np.longdouble)
+        file[ODD + "/single"] = 3
+        file[ODD + "/gone"] = h5py.SoftLink("/" + ODD + "/nothing")
+        file[ODD + "/enum"] = np.zeros(3, h5py.enum_dtype({ODD: 0}, "i1"))
+        file["other"] = np.arange(4)
+    status, shown = shown_of(tmp_path / "a\n.h5", capsys)
+    assert status == 1
+    assert "\x1b" not in shown
+    assert not any(line.startswith(("next", "  next", ".h5", "  .h5")) for line in shown.splitlines())
+    for title in ("1 single value", "Cannot be read:", "Left out by", "Names of values:", "Advice:", "read_h5 refuses"):
+        assert f"\n{title}" in shown
+
+
+# Many columns, and what is said of them ----------------------------------------------------------
+
+
+@pytest.fixture
+def demos(tmp_path):
+    """Write groups that are alike, each of another length."""
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for i in range(200):
+            group, rows = file.create_group(f"data/demo_{i}"), 70 + i
+            group["actions"] = np.zeros((rows, 7))
+            group.create_dataset("obs/image", data=np.zeros((rows, 4, 4), "u1"), chunks=(1, 4, 4))
+            group["obs/pose"] = np.zeros((rows, 3), "f4")
+            group["model"] = f"demo {i}"
+            group["words"] = np.full((rows, 2), b"ab")
+            group["bad"] = h5py.SoftLink(f"/nothing {i}")
+        file["data/summary"] = np.zeros(5)
+    return tmp_path / "demos.h5"
+
+
+def test_groups_that_are_alike_are_one(demos, capsys):
+    status, shown = shown_of(demos, capsys)
+    assert status == 1
+    lines = shown.splitlines()
+    assert len(lines) < 40
+    assert len(shown) < 8000
+    assert lines[0].endswith(" 801 columns")
+    assert lines[2:4] == ["  data/", "    demo_0 ... demo_199/ (200 groups alike)"]
+    assert [line.split() for line in lines[4:8]] == [
+        ["actions", "70..269", "float64", "7", "contiguous", "-", "1.9", "MB", "1.9", "MB"],
+        ["obs/"],
+        ["image", "70..269", "uint8", "4", "x", "4", "1", "-", "542", "kB", "542", "kB"],
+        ["pose", "70..269", "float32", "3", "contiguous", "-", "407", "kB", "407", "kB"],
+    ]
+    assert lines[8].split()[:3] == ["words", "70..269", "string"]
+    assert lines[9].split()[:3] == ["summary", "5", "float64"]
+    assert lines[10] == "200 single values, which are no columns: data/demo_0 ... demo_199/model"
+    said = "(Said of the first; the others are alike.)"
+    assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: link 'bad' leads to " in shown
+    assert shown.count(said) == 2
+    assert "\nLeft out by read_h5 and H5Dataset:\n  data/demo_0 ... demo_199/words: holds an array of strings" in shown
+    assert "\nAdvice:\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
+    assert "group='data/demo_0'" not in shown  # the links are refused first
+
+
+def test_a_column_that_is_named_has_a_line_of_its_own(demos, capsys):
+    status, shown = shown_of(demos, capsys, "--columns", "data/demo_7/actions", "data/demo_7/obs/pose")
+    assert status == 0
+    assert "\n    demo_0 ... demo_199/ (199 groups alike)\n" in shown
+    assert "\n    demo_7/\n      actions  " in shown
+    assert shown.endswith("  data/demo_7/actions: float64 (7,), data/demo_7/obs/pose: float32 (3,)\n")
+
+
+def test_many_columns(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(300):
+            file[f"d{i}"] = np.zeros(5)
+            file[f"wide{i}"] = np.zeros((5, 1 + i))
+            file["gene_" + "".join(chr(97 + int(digit)) for digit in str(i))] = np.zeros(5, "u1")
+    status, shown = shown_of(tmp_path / "a.h5", capsys)
+    assert status == 0
+    lines = shown.splitlines()
+    assert len(lines) == 2 + 60 + 1 + 3
+    assert "\n  d0 ... d299 (300 columns alike)  " in shown
+    assert "\n  gene_a ... gene_jj (300 columns alike)  " in shown
+    assert lines[62] == "  and 242 more; --columns NAME shows one"
+    assert (
+        "  d0 ... d299: float64 (300 columns), gene_a ... gene_jj: uint8 (300 columns), wide0: float64 (1,), " in shown
+    )
+    assert lines[-1].endswith(", and 242 more")
+    status, shown = shown_of(tmp_path / "a.h5", capsys, "--columns", "wide299", "d7")
+    lines = shown.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["d7", "wide299", "and"]
+    assert lines[4] == "  and 898 more; --columns NAME shows one"
+    assert lines[-1] == "  wide299: float64 (300,), d7: float64"
+
+
+def test_a_few_columns_of_one_kind_are_shown_each(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("age", "height", "weight", "pulse", "ph", "apgar", "parity", "x1", "x2", "x3"):
+            file[name] = np.zeros(5)
+    assert "alike" not in shown_of(tmp_path / "a.h5", capsys)[1]
+
+
+def test_what_is_the_same_of_many_is_said_once(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        for i, name in enumerate("abcdefghijklmnopqrstuvwxyz"):
+            file[name] = np.zeros((3, 1))
+            file[f"#refs#/{name}"] = np.zeros((1, i + 1))
+            file[f"fs_{name}"] = 3.0
+    status, shown = shown_of(tmp_path / "a.h5", capsys)
+    assert status == 1
+    assert "26 single values, which are no columns: fs_a, fs_b, " in shown
+    assert "fs_j and 16 more\n" in shown
+    assert shown.count("user block of 512 bytes") == 1
+    table = shown.partition("read_h5 refuses")[0]
+    assert "#refs#/a" not in table
+    assert "  26 more below #refs# and #subsystem#, where MATLAB keeps" in table
+
+
+def test_values_that_are_not_what_they_seem(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        packed = file.create_dataset("packed", data=np.zeros(5, "i2"))
+        packed.attrs["scale_factor"] = np.array([0.5])
+        packed.attrs["add_offset"] = 273.15
+        packed.attrs["_FillValue"] = np.int16(-99)
+        file["missing"] = np.zeros(5)
+        file["missing"].attrs["_FillValue"] = -1.0
+        file["plain"] = np.zeros(5)
+        file["plain"].attrs["_FillValue"] = np.nan
+        file["plain"].attrs["scale_factor"] = "none"
+        dimension = file.create_dataset("bare", (5,), ">f4")
+        dimension.make_scale("This is a netCDF dimension but not a netCDF variable.         5")
+        file["never"] = h5py.Empty("f4")
+        file.create_dataset("unwritten", (5,), "f4")
+        file["animal"] = np.zeros(5, h5py.enum_dtype({"dog": 1, "cat": 0}, "i1"))
+        file["many"] = np.zeros(5, h5py.enum_dtype({f"c{i}": i for i in range(40)}, "i1"))
+        file["flag"] = np.zeros(5, bool)
+        h5py.h5d.create(file.id, b"bits", h5py.h5t.STD_B8LE, h5py.h5s.create_simple((5,))).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, np.zeros(5, "u1"), mtype=h5py.h5t.STD_B8LE
+        )
+        h5py.Dataset(
+            h5py.h5d.create(
+                file.id, b"arrays", h5py.h5t.array_create(h5py.h5t.STD_I32LE, (2,)), h5py.h5s.create_simple((5,))
+            )
+        )[:] = np.zeros((5, 2), "i4")
+    before, _, _ = shown_of(tmp_path / "a.h5", capsys)[1].partition("read_h5 makes of it:")
+    said = dict(line.strip().split(": ", 1) for line in before.splitlines() if ": " in line)
+    assert said["packed"] == (
+        "values are delivered as stored, without applying scale_factor, add_offset, _FillValue: compute value * 0.5 + "
+        "273.15, and take -99 for missing."
+    )
+    assert said["missing"] == "values are delivered as stored, without applying _FillValue: take -1.0 for missing."
+    assert said["bare"].startswith("is a dimension of netCDF without a coordinate: it has a length and no values.")
+    assert said["unwritten"] == "was never written: all of its rows are the fill value."
+    assert said["animal"] == "cat=0, dog=1"
+    assert said["many"] == f"{', '.join(f'c{i}={i}' for i in range(16))} and 24 more"
+    assert said["bits"].startswith("h5py reads it, because its type in the file is bit fields of 8 bits: one thread")
+    assert "because its type in the file is arrays of int32, of shape (2,): one thread" in said["arrays"]
+    assert not {"plain", "flag"} & set(said)
 
 
 def test_shuffle_is_asked_only_where_somebody_answers(other, capsys):
@@ -215,7 +390,8 @@ def layout(shape, chunk_shape=None, pipeline=GZIP, *, storage="chunked", direct=
 
 
 NONE = FilterPipeline()
-in_user_block = replace(layout((100, 10**4), (1, 10**4), direct=False), user_block=512)
+by_h5py = layout((100, 10**4), (1, 10**4), direct=False)
+in_user_block = replace(by_h5py, user_block=512)
 ADVICE = [
     ("fine", layout((1000, 43, 300), (1, 43, 300)), 10**7, []),
     ("contiguous", layout((10**6,), None, NONE, storage="contiguous"), 4 * 10**6, []),
@@ -232,7 +408,9 @@ ADVICE = [
     ("no rows", layout((0, 10), (1, 10)), 0, []),
     ("no width", layout((5, 0), None, NONE, storage="contiguous"), 0, []),
     ("by h5py", layout((100, 10**4), (1, 10**4), BLOSC2, direct=False), 10**5, ["it went through blosc2"]),
-    ("an odd type", layout((100, 10**4), (1, 10**4), direct=False), 10**5, ["of where it is stored, or of its type"]),
+    ("an odd type", replace(by_h5py, odd_type="bit fields of 8 bits"), 10**5, ["type in the file is bit fields of 8"]),
+    ("elsewhere", replace(by_h5py, sources=(("b.h5", None),)), 10**5, ["it is stored in another file, b.h5"]),
+    ("grows aside", replace(by_h5py, lists_its_chunks=False), 10**5, ["an axis other than the first can grow"]),
     ("user block", in_user_block, 10**5, ["its file has a user block of 512 bytes, as those of MATLAB do"]),
     ("virtual", layout((100,), None, NONE, storage="virtual", direct=False), 0, ["it is virtual"]),
     ("compact", layout((10,), None, NONE, storage="compact", direct=False), 40, []),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ray_h5.hdf5.chunks import ChunkGrid
 from ray_h5.hdf5.codecs import decodes
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.notes import ColumnNotes
 
 _KEEP_SIZE = frozenset({2, 3})
 """Shuffle and fletcher32."""
@@ -24,7 +25,7 @@ _SAVED = 0.98
 """A pipeline whose output has more than this part of its input is not worth its decoding."""
 
 
-def advice(layout: ColumnLayout, stored_bytes: int) -> tuple[str, ...]:
+def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes | None = None) -> tuple[str, ...]:
     """Return what will hurt, one text a trouble; nothing for a layout that is fine.
 
     Parameters
@@ -33,14 +34,40 @@ def advice(layout: ColumnLayout, stored_bytes: int) -> tuple[str, ...]:
         The column.
     stored_bytes : int
         What its values take in the file.
+    notes : ColumnNotes, optional
+        What the file says of them.
     """
     if not layout.num_rows:
         return ()
-    found = [_never_written(layout, stored_bytes) or _through_h5py(layout)]
+    notes = notes or ColumnNotes()
+    found = [_no_values(notes) or _never_written(layout, stored_bytes) or _through_h5py(layout), _packed(notes)]
     if layout.chunk_shape is not None:
         chunks = _Chunks(layout, ChunkGrid.of(layout), stored_bytes)
         found += [chunks.tiny() or chunks.save_nothing(), chunks.of_many_rows(), chunks.split(), chunks.huge()]
     return tuple(text for text in found if text)
+
+
+def _no_values(notes: ColumnNotes) -> str:
+    if not notes.bare_dimension:
+        return ""
+    return (
+        "is a dimension of netCDF without a coordinate: it has a length and no values. Leave it out with columns=[...]."
+    )
+
+
+def _packed(notes: ColumnNotes) -> str:
+    packing = notes.packing
+    compute = "value"
+    if "scale_factor" in packing:
+        compute += f" * {packing['scale_factor']}"
+    if "add_offset" in packing:
+        compute += f" + {packing['add_offset']}"
+    missing = list(dict.fromkeys(packing[name] for name in ("_FillValue", "missing_value") if name in packing))
+    todo = [f"compute {compute}"] if compute != "value" else []
+    todo += [f"take {' and '.join(missing)} for missing"] if missing else []
+    if not todo:
+        return ""
+    return f"values are delivered as stored, without applying {', '.join(packing)}: {', and '.join(todo)}."
 
 
 def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:
@@ -59,8 +86,14 @@ def _through_h5py(layout: ColumnLayout) -> str:
         why = f"it went through {layout.pipeline}"
     elif layout.user_block:
         why = f"its file has a user block of {layout.user_block} bytes, as those of MATLAB do"
+    elif layout.odd_type:
+        why = f"its type in the file is {layout.odd_type}"
+    elif layout.sources:
+        why = f"it is stored in another file, {layout.sources[0][0]}"
+    elif not layout.lists_its_chunks:
+        why = "an axis other than the first can grow, and libhdf5 then lists its chunks under wrong places"
     else:
-        why = "of where it is stored, or of its type"
+        why = f"its {layout.storage} values have no place of their own in the file"
     return f"h5py reads it, because {why}: one thread at a time, and not as fast."
 
 

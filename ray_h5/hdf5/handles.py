@@ -21,6 +21,7 @@ from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import ExternalPolicy, identity_now
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.notes import ColumnNotes, notes_of
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
 from ray_h5.hdf5.parser import Access, H5Tree, describe
 from ray_h5.hdf5.source import LocalFile
@@ -92,6 +93,11 @@ class OpenFile:
         """Return what the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
             return {name: int(library.dataset(name).id.get_storage_size()) for name in names}
+
+    def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
+        """Return what the file says of the values of columns."""
+        with self.library() as library:
+            return {name: notes_of(library.dataset(name)) for name in names}
 
     def reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         """Return what reads column `name`."""

@@ -9,13 +9,15 @@ import numpy as np
 
 from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
 from ray_h5.hdf5.codecs import decodes
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Kind, Storage
-from ray_h5.hdf5.types import kind_of, plain_dtype, split_array
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Storage
+from ray_h5.hdf5.types import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
 
 _FILTER_NAMES = {
     1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset",
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2",
 }  # fmt: skip
+
+SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
 
 def describe_column(
@@ -45,13 +47,13 @@ def describe_column(
     """
     where = f"{path}: column {name!r}"
     if dataset.shape is None or dataset.ndim == 0:
-        found = "an empty (null) dataspace" if dataset.shape is None else "a single value"
-        raise UnsupportedColumnError(f"{where} has {found}; a column needs a first axis of rows")
+        empty = "has an empty (null) dataspace; a column needs a first axis of rows"
+        raise UnsupportedColumnError(f"{where} {empty if dataset.shape is None else SINGLE_VALUE}")
     try:
         dtype = dataset.dtype
         element, array_shape = split_array(dtype)
     except TypeError as exc:
-        raise UnsupportedColumnError(f"{where} has a type that numpy lacks: {exc}") from exc
+        raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
     kind = kind_of(element, where)
     # h5py makes these anew each time they are asked for; a folder of files has many columns.
     made = dataset.id.get_create_plist()
@@ -59,11 +61,14 @@ def describe_column(
     pipeline = _pipeline(made)
     storage = _storage(dataset, made)
     lists_its_chunks = _lists_its_chunks(dataset)
+    plain = kind in {"number", "bool"}
+    odd_type = odd_type_of(dataset.id.get_type(), dtype) if plain else ""
     direct = (
         at_home
         # Offsets under a user block differ between versions of libhdf5.
         and not user_block
-        and _as_numpy_has_it(dataset, dtype, kind)
+        and plain
+        and not odd_type
         and _is_direct(dataset, storage, pipeline, lists_its_chunks)
     )
     if not direct:
@@ -84,6 +89,8 @@ def describe_column(
         item_bytes=_item_bytes(dataset, element),
         sources=sources,
         direct=direct,
+        odd_type=odd_type,
+        path=path,
     )
 
 
@@ -118,12 +125,6 @@ def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
         shown = _FILTER_NAMES.get(filter_id) or name.decode("ascii", "replace") or f"filter {filter_id}"
         steps.append(FilterStep(filter_id, shown, tuple(int(v) for v in client_data)))
     return FilterPipeline(tuple(steps))
-
-
-def _as_numpy_has_it(dataset: h5py.Dataset, dtype: np.dtype, kind: Kind) -> bool:
-    if kind not in {"number", "bool"} or dtype.subdtype:
-        return False
-    return bool(dataset.id.get_type().equal(h5py.h5t.py_create(dtype, logical=True)))
 
 
 def _is_direct(dataset: h5py.Dataset, storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -114,6 +114,10 @@ class ColumnLayout:
         external storage.
     direct : bool
         Whether this package decodes the bytes itself; otherwise h5py does.
+    odd_type : str
+        For numbers and booleans whose type in the file numpy does not have: that type, in words.
+    path : str
+        The file, for messages: layouts of two files may be equal.
     """
 
     name: str
@@ -131,6 +135,13 @@ class ColumnLayout:
     user_block: int = 0
     sources: tuple[tuple[str, FileIdentity], ...] = ()
     direct: bool = False
+    odd_type: str = ""
+    path: str = field(default="", compare=False)
+
+    @property
+    def where(self) -> str:
+        """File and column, as messages begin."""
+        return f"{self.path}: column {self.name!r}" if self.path else f"column {self.name!r}"
 
     @property
     def num_rows(self) -> int:

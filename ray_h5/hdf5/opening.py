@@ -26,6 +26,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     WriterActiveError,
 )
+from ray_h5.hdf5.signatures import family_of, seems
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +122,20 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
         return NotFoundError(f"{path}: no such file ({text})")
     if isinstance(exc, PermissionError):
         return NotReadableError(f"{path}: this process may not read it ({text})")
-    if truncated := _TRUNCATED.search(text):
+    truncated = _TRUNCATED.search(text)
+    if (truncated or "signature not found" in text or "driver should be used" in text) and (whole := family_of(path)):
+        return NotHDF5Error(
+            f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them: "
+            f"`h5repart -family_to_single {whole} joined.h5`, or open them all in Python with "
+            f'h5py.File("{whole}", driver="family", memb_size=0), and copy what they hold into one file.'
+        )
+    if truncated:
         found, expected = truncated.groups()
         return TruncatedFileError(
             f"{path}: expected {expected} bytes, found {found}. The file is cut short: copy it again."
         )
     if "file signature not found" in text:
-        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it")
+        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems(path)}")
     if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
         return WriterActiveError(
             f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "

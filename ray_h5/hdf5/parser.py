@@ -22,7 +22,7 @@ from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
-from ray_h5.hdf5.rows import near_names
+from ray_h5.hdf5.rows import few, near_names
 
 _MAX_LINK_HOPS = 32
 
@@ -128,7 +128,7 @@ class H5Tree:
         """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
         with translated(self.path, "listing its columns"):
             for name, found in self._walk(self._enter()):
-                yield name, found if isinstance(found, RayH5Error) else self._described(name, found)
+                yield name, _advised(name, found if isinstance(found, RayH5Error) else self._described(name, found))
 
     def _described(self, name: str, dataset: h5py.Dataset) -> ColumnLayout | RayH5Error:
         try:
@@ -239,7 +239,8 @@ class H5Tree:
                     raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
             here = self._take(here, part, path, hops)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
-                raise UnknownColumnError(f"{self.path}: {'/'.join(parts[: depth + 1])!r} is not a group")
+                column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
+                raise UnknownColumnError(f"{self.path}: {column!r} {_no_group(here, column, below)}")
         return here
 
     def _take(self, group: h5py.Group, name: str, path: str, hops: int) -> Any:
@@ -357,6 +358,27 @@ def _open(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Data
     if isinstance(found, h5py.h5d.DatasetID):
         return h5py.Dataset(found, readonly=True)
     return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Datatype(found)
+
+
+def _no_group(found: Any, column: str, below: Sequence[str]) -> str:
+    """Say that what was found is no group; if it has fields, how to get at one."""
+    if not isinstance(found, h5py.Dataset) or found.id.get_type().get_class() != h5py.h5t.COMPOUND:
+        return "is not a group"
+    type_id = found.id.get_type()
+    fields = [type_id.get_member_name(i).decode(errors="replace") for i in range(type_id.get_nmembers())]
+    field = "".join(f"[{each!r}]" for each in below)
+    return (
+        f"is no group, but a column of compound values, whose fields are {few(fields)}. Read the column, and take the "
+        f"field from what is read: RowReader.read([{column!r}])[{column!r}]{field}"
+    )
+
+
+def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
+    """Say of a column that cannot be had where it leads to that the others can."""
+    if not isinstance(found, (MissingSourceError, ExternalDataError)):
+        return found
+    dot = "" if str(found).endswith(".") else "."
+    return type(found)(f"{found}{dot} columns=[...] without {name!r} reads the others.")
 
 
 def _address(group: h5py.Group) -> Address:

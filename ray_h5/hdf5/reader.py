@@ -18,6 +18,7 @@ from ray_h5.hdf5.external import ExternalPolicy
 from ray_h5.hdf5.gather import RowRequest
 from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.hdf5.opening import is_transient
 from ray_h5.hdf5.rows import Rows, as_rows, check_fit, common_rows, near_names
 
@@ -219,6 +220,11 @@ class RowReader:
         """Return what the values of columns take in the file; of those of varying length, where they are."""
         self.find(columns)
         return self._retrying(lambda: self._file().stored_bytes(columns))
+
+    def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
+        """Return what the file says of the values of columns: names of an enum's, how they are packed."""
+        self.find(columns)
+        return self._retrying(lambda: self._file().notes(columns))
 
     def close(self) -> None:
         """Let go of the file. It may stay open in the cache of the process."""

@@ -10,8 +10,16 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.signatures import is_of_matlab
 
 Rows = slice | Sequence[int] | np.ndarray
+
+_MAX_LISTED = 10
+
+_MATLAB = (
+    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
+    "MATLAB has one row; save it as 1 x N (y.')."
+)
 
 
 def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
@@ -50,8 +58,8 @@ class HasRows(Protocol):
     def num_rows(self) -> int: ...
 
 
-def common_rows(where: str, columns: Mapping[str, HasRows]) -> int:
-    """Return the length of the first axis of `columns`.
+def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
+    """Return the length of the first axis of `columns`, of the file at `path`.
 
     Raises
     ------
@@ -64,12 +72,57 @@ def common_rows(where: str, columns: Mapping[str, HasRows]) -> int:
     if len(lengths) == 1:
         return next(iter(lengths))
     if not lengths:
-        raise SchemaMismatchError(f"{where}: found no column; is group= the group that holds the datasets?")
-    listed = "\n".join(f"  {n} rows: {', '.join(names)}" for n, names in sorted(lengths.items()))
-    raise SchemaMismatchError(
-        f"{where}: expected columns with one common first axis, found {len(lengths)} lengths:\n{listed}\n"
-        "Choose columns of one length with columns=[...], or a group that holds only those with group=."
+        raise SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
+    listed = [f"  {n} rows: {few(names)}" for n, names in sorted(lengths.items())]
+    if len(listed) > _MAX_LISTED:
+        listed[_MAX_LISTED:] = [f"  and {len(listed) - _MAX_LISTED} more lengths"]
+    hints = [
+        "Choose columns of one length with columns=[...], or a group that holds only those with group=.",
+        _of_groups_alike(columns),
+        _MATLAB if is_of_matlab(path) else "",
+    ]
+    head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
+    raise SchemaMismatchError("\n".join([head, *listed, *filter(None, hints)]))
+
+
+def _of_groups_alike(columns: Mapping[str, HasRows]) -> str:
+    groups = _groups_alike(columns)
+    if not groups:
+        return ""
+    return (
+        f"The groups {few(groups)} have the same columns: read each by itself, as with group={groups[0]!r}, and join "
+        "them: ds.union(...) of what read_h5 returns, ConcatDataset of torch for H5Dataset."
     )
+
+
+def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
+    """Return groups of one parent that have the same columns, of one length in each and not in all."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for name, column in columns.items():
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            parent, group, rest = ("/".join(each) for each in (parts[: depth - 1], parts[:depth], parts[depth:]))
+            found.setdefault(parent, {}).setdefault(group, {})[rest] = column.num_rows
+    for parent in sorted(found, key=lambda name: (bool(name), name.count("/"))):
+        alike: dict[frozenset[str], dict[str, int]] = {}
+        for group, rows in found[parent].items():
+            if len(lengths := set(rows.values())) == 1:
+                alike.setdefault(frozenset(rows), {})[group] = lengths.pop()
+        groups = max(alike.values(), key=len, default={})
+        if len(set(groups.values())) > 1:
+            return list(groups)
+    return []
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first of some names, for a message of any number of them."""
+    shown = ", ".join(printable(name) for name in names[:_MAX_LISTED])
+    return f"{shown} and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else shown
+
+
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would take for a command."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
@@ -78,5 +131,5 @@ def near_names(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f" Did you mean {' or '.join(repr(each) for each in near)}?"
-    shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+    shown = ", ".join(map(printable, known[:_MAX_LISTED])) + (", ..." if len(known) > _MAX_LISTED else "")
     return f" There is: {shown}." if known else " There are no columns."

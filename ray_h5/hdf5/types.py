@@ -71,10 +71,54 @@ def plain_dtype(dtype: np.dtype) -> np.dtype:
     )
 
 
+def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
+    """Say what the type of numbers or booleans in the file is; nothing if it is just `dtype` of numpy."""
+    if dtype.subdtype is not None:
+        element, shape = dtype.subdtype
+        return f"arrays of {element}, of shape {shape}"
+    if type_id.equal(h5py.h5t.py_create(dtype, logical=True)):
+        return ""
+    bits = 8 * type_id.get_size()
+    if type_id.get_class() == h5py.h5t.BITFIELD:
+        return f"bit fields of {bits} bits"
+    if type_id.get_class() in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
+        what = "integers" if type_id.get_class() == h5py.h5t.INTEGER else "floats"
+        return f"{what} of {type_id.get_precision()} bits in {bits}, unlike any of numpy's"
+    return f"numbers that libhdf5 converts to {dtype}"
+
+
+def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:
+    """Say which field of a type numpy has nothing for, if it is one, and what to write instead."""
+    field, odd = _odd_field(type_id)
+    at = f", field {field!r}," if field else ""
+    if odd.get_class() == h5py.h5t.TIME:
+        return (
+            f"{at} has a type that numpy lacks: HDF5's own time (H5T_TIME), which h5py cannot read. Write it as int64, "
+            "such as seconds since 1970."
+        )
+    return f"{at} has a type that numpy lacks: {error}. Write it as numbers or strings."
+
+
+def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return "", type_id
+    for i in range(type_id.get_nmembers()):
+        field = type_id.get_member_type(i)
+        try:
+            field.dtype  # noqa: B018  it is made when asked for
+        except TypeError:
+            below, odd = _odd_field(field)
+            name = type_id.get_member_name(i).decode(errors="replace")
+            return f"{name}.{below}" if below else name, odd
+    return "", type_id
+
+
 def _check_field(dtype: np.dtype, where: str) -> None:
     element, _ = split_array(dtype)
     if kind_of(element, where) == "list":
-        raise UnsupportedColumnError(f"{where} has arrays of varying length inside a compound type")
+        raise UnsupportedColumnError(
+            f"{where} has arrays of varying length inside a compound type. Write that field as a column of its own."
+        )
 
 
 def _shown(dtype: np.dtype) -> str:

@@ -25,6 +25,9 @@ def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> Non
     """Add the command to the parsers of ``ray-h5``; `shuffle_text` adds ``--shuffle`` to it."""
     parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
+    parser.add_argument(
+        "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
+    )
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="what read_h5 is to read (default: all columns)")
     parser.add_argument(
@@ -42,9 +45,9 @@ def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) 
     shuffle = partial(shuffle_text, unit) if shuffle_text is not None and unit is not None else None
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
-    from ray_h5.planning.paths import expand_paths
+    from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
 
-    paths = expand_paths(arguments.paths)
+    paths = expand_paths(arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS)
     report = inspect_files(paths, arguments.group, arguments.allow_external, shuffle, arguments.columns)
-    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report))
+    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
     return 0 if report.ok else 1

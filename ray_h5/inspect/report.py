@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.advice import advice
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import choose_block_rows
+from ray_h5.planning.schema import ColumnSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,11 @@ class ColumnReport:
     direct : bool
         Whether it is decoded without libhdf5 and its lock.
     advice : tuple of str
-        What about its layout will hurt, and what to do.
+        What about its layout will hurt, and what to do; and what its values mean that are not what they seem.
+    enum : mapping of str to int
+        The names of values, of an enum.
+    left_out : str, optional
+        Why `read_h5` and `H5Dataset` leave it out, which `RowReader` reads.
     """
 
     name: str
@@ -56,9 +62,11 @@ class ColumnReport:
     real_bytes: int | None
     direct: bool
     advice: tuple[str, ...] = ()
+    enum: Mapping[str, int] = field(default_factory=dict)
+    left_out: str | None = None
 
     @classmethod
-    def of(cls, layout: ColumnLayout, stored_bytes: int) -> ColumnReport:
+    def of(cls, layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> ColumnReport:
         return cls(
             name=layout.name,
             kind=layout.kind,
@@ -71,7 +79,9 @@ class ColumnReport:
             stored_bytes=stored_bytes,
             real_bytes=None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes,
             direct=layout.direct,
-            advice=advice(layout, stored_bytes),
+            advice=advice(layout, stored_bytes, notes),
+            enum=notes.enum,
+            left_out=_left_out(layout),
         )
 
 
@@ -195,7 +205,8 @@ def _inspect_file(path: str, scope: Scope) -> FileReport:
     with scope.open(path) as reader:
         layout = reader.layout
         stored = reader.stored_bytes(list(layout.columns))
-        columns = tuple(ColumnReport.of(each, stored[name]) for name, each in layout.columns.items())
+        notes = reader.notes(list(layout.columns))
+        columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
         refused = tuple(Trouble.of(name, error) for name, error in layout.refused.items())
         return FileReport(path, scope.group, layout.identity.size, columns, refused)
 
@@ -211,3 +222,11 @@ def _dtype(layout: ColumnLayout) -> str:
     if layout.kind in {"number", "bool"}:
         return layout.dtype.name
     return f"list of {layout.element}" if layout.element is not None else layout.kind
+
+
+def _left_out(layout: ColumnLayout) -> str | None:
+    try:
+        ColumnSpec.of(layout)
+    except UnsupportedColumnError as exc:
+        return str(exc)
+    return None

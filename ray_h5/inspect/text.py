@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report
+from ray_h5.hdf5.headers import SINGLE_VALUE
+from ray_h5.hdf5.rows import few, printable
+from ray_h5.inspect.fold import fold, leaves
+from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Trouble
+from ray_h5.inspect.table import MAX_LINES, size, table
 
-_MAX_LISTED = 10
-_HEAD: tuple[str, ...] = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline", "stored", "real")
+_MAX_CHARS = 4000
+_MAX_MEMBERS = 16
+
+_INTERNAL = ("#refs#", "#subsystem#")
+"""Groups in which MATLAB keeps what its cells, structs and objects refer to."""
 
 
-def to_text(report: Report) -> str:
-    """Return the report as text: one file as a tree, several as a summary and the first of them."""
-    return "\n".join(_lines(report))
+def to_text(report: Report, columns: Sequence[str] = ()) -> str:
+    """Return the report as text: one file as a tree, several as a summary and the first of them.
+
+    Columns that are alike share a line, and a section has a bounded number of lines; `columns` have a line of
+    their own each.
+    """
+    return "\n".join(_lines(report, frozenset(name.strip("/") for name in columns)))
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
     first = report.files[0]
     if len(report.files) + len(report.unreadable) > 1:
         yield from _summary(report)
         yield ""
-    yield from _tree(first)
-    yield from _section("Cannot be read:", [f"{each.name}: {each.error}: {each.message}" for each in first.refused])
-    yield from _section("Advice:", [f"{each.name}: {text}" for each in first.columns for text in each.advice])
+    columns = [each for each in first.columns if not _is_internal(each.name)]
+    yield from _tree(first, columns, named)
+    refused = [each for each in first.refused if not _is_internal(each.name)]
+    yield from _single_values(refused)
+    yield from _section("Cannot be read:", _refused(first.path, refused))
+    yield from _section("Left out by read_h5 and H5Dataset:", _left_out(first.path, columns))
+    yield from _section("Names of values:", _together([(each.name, _members(each)) for each in columns if each.enum]))
+    yield from _section("Advice:", _together([(each.name, text) for each in columns for text in each.advice]))
     if report.problem is not None:
-        yield from _section("read_h5 refuses this:", [f"{report.problem.error}: {report.problem.message}"])
+        yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
         yield from _section("read_h5 makes of it:", list(_delivered(report.delivery)))
     if report.shuffle is not None:
@@ -37,78 +52,109 @@ def _summary(report: Report) -> Iterator[str]:
     names = {file.path: [(each.name, each.dtype, each.row_shape) for each in file.columns] for file in report.files}
     alike = sum(columns == names[report.files[0].path] for columns in names.values())
     stored = sum(file.file_bytes for file in report.files)
-    yield f"{len(report.files)} files, {_size(stored)}; {alike} have the columns of the first, which is shown below"
-    listed = [f"{each.name}: {each.error}: {each.message}" for each in report.unreadable[:_MAX_LISTED]]
+    yield f"{len(report.files)} files, {size(stored)}; {alike} have the columns of the first, which is shown below"
+    listed = [f"{printable(each.name)}: {_said(each, [each.name])}" for each in report.unreadable]
     yield from _section(f"{len(report.unreadable)} files cannot be opened:", listed)
 
 
-def _tree(file: FileReport) -> Iterator[str]:
-    below = "" if file.group == "/" else f", below {file.group}"
-    yield f"{printable(file.path)}: {_size(file.file_bytes)}, {len(file.columns)} columns{below}"
-    table = [_HEAD]
-    above: list[str] = []
-    for column in file.columns:
-        *groups, last = column.name.split("/")
-        depths = range(_common(above, groups), len(groups))
-        table += [("  " * depth + groups[depth] + "/", *[""] * (len(_HEAD) - 1)) for depth in depths]
-        table += [("  " * len(groups) + last, *_cells(column))]
-        above = groups
-    shown = [[printable(cell) for cell in row] for row in table]
-    widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
-    for row in shown:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _tree(file: FileReport, columns: Sequence[ColumnReport], named: Collection[str]) -> Iterator[str]:
+    below = "" if file.group == "/" else f", below {printable(file.group)}"
+    yield f"{printable(file.path)}: {size(file.file_bytes)}, {len(columns)} columns{below}"
+    yield from table(columns, named)
+    if internal := len(file.columns) - len(columns):
+        yield (
+            f"  {internal} more below {' and '.join(_INTERNAL)}, where MATLAB keeps what cells and structs refer to: "
+            "name the columns wanted with columns=[...]"
+        )
 
 
-def _common(first: Sequence[str], second: Sequence[str]) -> int:
-    alike = takewhile(operator.truth, map(operator.eq, first, second))
-    return sum(alike)
+def _is_internal(name: str) -> bool:
+    return name.split("/", 1)[0] in _INTERNAL
 
 
-def _cells(column: ColumnReport) -> tuple[str, ...]:
-    return (
-        str(column.rows),
-        column.dtype,
-        _axes(column.row_shape) or "-",
-        _chunk_rows(column),
-        ", ".join(column.pipeline) or "-",
-        _size(column.stored_bytes),
-        "?" if column.real_bytes is None else _size(column.real_bytes),
+def _single_values(refused: Sequence[Trouble]) -> Iterator[str]:
+    names = [each.name for each in refused if each.message.endswith(SINGLE_VALUE)]
+    if names:
+        many = (
+            "1 single value, which is no column"
+            if len(names) == 1
+            else f"{len(names)} single values, which are no columns"
+        )
+        yield f"{many}: {few([name for name, _ in leaves(fold(dict.fromkeys(names)))])}"
+
+
+def _refused(path: str, refused: Sequence[Trouble]) -> list[str]:
+    return _together(
+        [
+            (each.name, f"{each.error}: {_reason(path, each.name, each.message)}")
+            for each in refused
+            if not each.message.endswith(SINGLE_VALUE)
+        ]
     )
 
 
-def _chunk_rows(column: ColumnReport) -> str:
-    if column.chunk_shape is None:
-        return column.storage
-    rows, *others = column.chunk_shape
-    # A type that is itself an array adds axes to the row that chunks do not have.
-    whole = tuple(others) == column.row_shape[: len(others)]
-    return str(rows) if whole else f"{rows} of {_axes(others)}"
+def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
+    return _together([(each.name, _reason(path, each.name, each.left_out)) for each in columns if each.left_out])
+
+
+def _members(column: ColumnReport) -> str:
+    members = [f"{name}={value}" for name, value in column.enum.items()]
+    more = f" and {len(members) - _MAX_MEMBERS} more" if len(members) > _MAX_MEMBERS else ""
+    return ", ".join(map(printable, members[:_MAX_MEMBERS])) + more
+
+
+def _reason(path: str, name: str, message: str) -> str:
+    """Return a message without what it stands beside: file and column."""
+    return message.removeprefix(f"{path}: ").removeprefix(f"column {name!r} ")
+
+
+def _together(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what is said of columns, once for those of which the same is said, but for numbers if they are alike."""
+    found: dict[str, dict[str, str]] = {}
+    for name, text in said:
+        pattern = re.sub("[0-9]+", "#", text.replace(repr(name), "#"))
+        found.setdefault(pattern, {})[name] = text
+    lines: dict[str, list[str]] = {}
+    for texts in found.values():
+        for label, node in leaves(fold(dict.fromkeys(texts))):
+            differ = len({texts[name] for name in node.columns}) > 1
+            text = texts[node.columns[0]] + (" (Said of the first; the others are alike.)" if differ else "")
+            lines.setdefault(text, []).append(label)
+    return [f"{few(labels)}: {text}" for text, labels in lines.items()]
 
 
 def _delivered(delivery: Delivery) -> Iterator[str]:
-    yield f"{delivery.rows} rows of {_size(delivery.row_bytes)}, in {delivery.blocks} blocks of {delivery.block_rows}"
-    yield ", ".join(f"{name}: {kind}" for name, kind in delivery.columns.items())
+    yield f"{delivery.rows} rows of {size(delivery.row_bytes)}, in {delivery.blocks} blocks of {delivery.block_rows}"
+    found = list(leaves(fold(delivery.columns)))
+    if len(found) > MAX_LINES:
+        found = list(leaves(fold(delivery.columns, any_name=True)))
+    shown = [_delivered_as(name, node.columns, delivery) for name, node in found[:MAX_LINES]]
+    more = sum(len(node.columns) for _, node in found[MAX_LINES:])
+    yield ", ".join(shown) + (f", and {more} more" if more else "")
+
+
+def _delivered_as(name: str, columns: Sequence[str], delivery: Delivery) -> str:
+    many = f" ({len(columns)} columns)" if len(columns) > 1 else ""
+    return f"{name}: {delivery.columns[columns[0]]}{many}"
+
+
+def _said(trouble: Trouble, paths: Iterable[str]) -> str:
+    message = trouble.message
+    for path in paths:
+        message = message.replace(path, printable(path))
+    return f"{trouble.error}: {message}"
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield title
-        # What errors say may have lines of its own, and names any character.
-        yield from ("  " + printable(part) for line in lines for part in line.split("\n"))
+    if not lines:
+        return
+    yield title
+    # What errors say may have lines of its own, and names any character.
+    parts = [printable(part) for line in lines for part in line.split("\n")]
+    yield from (f"  {_cut(part)}" for part in parts[:MAX_LINES])
+    if len(parts) > MAX_LINES:
+        yield f"  and {len(parts) - MAX_LINES} more"
 
 
-def _axes(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
-
-
-def _size(nbytes: int) -> str:
-    size, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{nbytes} B" if units[0] == "B" else f"{size:.3g} {units[0]}"
-
-
-def printable(text: str) -> str:
-    """Return `text` without what a terminal would take for a command."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]} ... and {len(line) - _MAX_CHARS} characters more"

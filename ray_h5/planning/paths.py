@@ -28,10 +28,11 @@ NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
 
 
 class _Found(NamedTuple):
-    """A file or folder: the path by which it was found, and the one that passes no link."""
+    """A file or folder: the path by which it was found, the one that passes no link, and whether any ending will do."""
 
     path: str
     real: str
+    chosen: bool = False
 
 
 def expand_paths(
@@ -53,7 +54,8 @@ def expand_paths(
         nothing. Hard links are files of their own, and so are two names that are both given.
     file_extensions : sequence of str, optional
         Endings of the files to take from directories and globs; None takes all. A file that is
-        named itself is always taken.
+        named itself is always taken. So is, unless endings are given, what a glob matches that
+        names one itself, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out what does not exist, as long as something is left.
     filesystem : pyarrow or fsspec file system, optional
@@ -73,17 +75,18 @@ def expand_paths(
     """
     given = list_paths(paths)
     _check_extensions(file_extensions)
+    # The tuple of the default itself: an equal one of the user's own is an answer, and holds for globs too.
+    unsaid = file_extensions is DEFAULT_EXTENSIONS
     found: set[str] = set()
     missing: list[str] = []
     passed_over = 0
     root = _local_root(filesystem)
     for each in (os.path.join(root, _local(path)) for path in given):
-        files = _candidates(each)
+        files = _candidates(each, unsaid)
         if files is None:
             missing.append(each)
             continue
-        named = [file.path for file in files] == [each]
-        taken = [file for file in files if named or _has_extension(file.path, file_extensions)]
+        taken = [file for file in files if file.chosen or _has_extension(file.path, file_extensions)]
         passed_over += len(files) - len(taken)
         found.update(os.path.abspath(path) for path in _each_once(taken))
     if missing and not ignore_missing_paths:
@@ -165,25 +168,35 @@ def _local(path: PathLike) -> str:
     return os.path.expanduser(text)
 
 
-def _candidates(path: str) -> list[_Found] | None:
-    """Return the files at `path`, or None if there is nothing."""
+def _candidates(path: str, by_glob: bool) -> list[_Found] | None:
+    """Return the files at `path`, or None if there is nothing.
+
+    One is chosen, whatever its ending, where it is named itself, and if `by_glob` also where a glob that
+    names an extension matches it.
+    """
     if os.path.isdir(path):
         return list(_walk([path]))
     if os.path.lexists(path):
-        return [_Found(path, path)]
+        return [_Found(path, path, chosen=True)]
     if glob.has_magic(path):
-        return _globbed(path) or None
+        return _globbed(path, by_glob and _names_extension(path)) or None
     return None
 
 
-def _globbed(pattern: str) -> list[_Found]:
+def _names_extension(pattern: str) -> bool:
+    extension = Path(pattern).suffix
+    return len(extension) > 1 and not glob.has_magic(extension)
+
+
+def _globbed(pattern: str, chosen: bool) -> list[_Found]:
     real = functools.cache(os.path.realpath)
     files: list[_Found] = []
     folders: list[str] = []
     for each in _matched(pattern):
         if not os.path.isdir(each):
             parent, name = os.path.split(each)
-            files.append(_Found(each, real(each) if Path(each).is_symlink() else os.path.join(real(parent), name)))
+            where = real(each) if Path(each).is_symlink() else os.path.join(real(parent), name)
+            files.append(_Found(each, where, chosen))
         elif not (glob.has_magic(os.path.basename(pattern)) and _leads_up(each)):
             folders.append(each)
     return [*files, *_walk(folders)]
@@ -298,7 +311,7 @@ def _say_nothing_found(
     if passed_over:
         why = (
             f"{passed_over} files there do not end in {' or '.join(extensions or ())}. Name other endings with "
-            "file_extensions=[...], or any with file_extensions=None."
+            "file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
         )
     elif missing:
         why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."

@@ -16,6 +16,15 @@ from ray_h5.planning.arrow import arrow_type, real_dtype, to_arrow
 
 _TENSOR_KINDS = frozenset({"number", "bool"})
 
+_NO_TENSORS = {
+    "string": ("strings", "one string a row, or numbers that stand for them"),
+    "struct": ("compound values", "each of their fields as a column of its own"),
+    "time": ("times", "them as int64"),
+    "binary": ("opaque values", "them as uint8"),
+    "list": ("arrays of varying length", "one such array a row"),
+}
+"""What no array can be made of, and what to write instead."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
@@ -47,12 +56,16 @@ class ColumnSpec:
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
         if layout.row_shape and layout.kind not in _TENSOR_KINDS:
+            values, instead = _NO_TENSORS[layout.kind]
             raise UnsupportedColumnError(
-                f"column {layout.name!r} holds an array of {layout.kind} values a row, of shape {layout.row_shape}; "
-                "only numbers and booleans can have a row shape"
+                f"{layout.where} holds an array of {values} a row, of shape {layout.row_shape}; read_h5 and H5Dataset "
+                f"deliver arrays of numbers and booleans only. RowReader reads it; or write {instead}."
             )
         if _has_long_double(layout.dtype):
-            raise UnsupportedColumnError(f"column {layout.name!r} has dtype {layout.dtype}, which Arrow lacks")
+            raise UnsupportedColumnError(
+                f"{layout.where} has dtype {layout.dtype}, whose long doubles Arrow and torch lack. RowReader reads "
+                "it; or write them as float64 (complex128)."
+            )
         # Fixed-length strings of two files may differ in length: they meet as objects.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
         return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)

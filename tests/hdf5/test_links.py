@@ -786,6 +786,45 @@ def test_unsupported_columns_are_refused_by_name(tmp_path, kind):
     assert reader.read(["ok"], [4])["ok"].tolist() == [4]
 
 
+def test_a_field_is_no_column(tmp_path):
+    def fill(file):
+        file["obs/jets"] = np.array([(1.5, (2,)), (2.5, (3,))], [("pt", "f4"), ("id", [("n", "i4")])])
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    for name, field in (("obs/jets/pt", "['pt']"), ("obs/jets/id/n", "['id']['n']")):
+        with pytest.raises(UnknownColumnError) as caught:
+            reader.read([name])
+        message = str(caught.value)
+        assert "'obs/jets' is no group, but a column of compound values, whose fields are pt, id." in message
+        assert f"RowReader.read(['obs/jets'])['obs/jets']{field}" in message
+    assert reader.read(["obs/jets"])["obs/jets"]["id"]["n"].tolist() == [2, 3]
+
+
+def test_a_time_inside_a_compound_is_named(tmp_path):
+    def fill(file):
+        inner = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+        inner.insert(b"begin", 0, h5py.h5t.UNIX_D64LE)
+        outer = h5py.h5t.create(h5py.h5t.COMPOUND, 16)
+        outer.insert(b"n", 0, h5py.h5t.STD_I64LE)
+        outer.insert(b"when", 8, inner)
+        h5py.h5d.create(file.id, b"bad", outer, h5py.h5s.create_simple((5,)))
+
+    with pytest.raises(UnsupportedColumnError) as caught:
+        RowReader(file_with(tmp_path / "a.h5", fill)).read(["bad"])
+    assert "column 'bad', field 'when.begin', has a type that numpy lacks: HDF5's own time" in str(caught.value)
+    assert "Write it as int64" in str(caught.value)
+
+
+def test_a_listing_says_how_to_do_without_what_leads_nowhere(tmp_path):
+    def fill(file):
+        file["gone"] = h5py.SoftLink("/nothing")
+        file["outside"] = h5py.ExternalLink("/somewhere/else.h5", "x")
+
+    refused = RowReader(file_with(tmp_path / "a.h5", fill)).layout.refused
+    for name in ("gone", "outside"):
+        assert str(refused[name]).endswith(f". columns=[...] without {name!r} reads the others.")
+
+
 def test_a_group_is_no_column(tmp_path):
     path = file_with(tmp_path / "a.h5", lambda file: file.create_group("obs").create_dataset("x", data=ROWS))
     with pytest.raises(
@@ -920,3 +959,47 @@ def test_columns_of_different_lengths(tmp_path):
             assert part in str(caught.value)
     assert set(reader.read(["x", "y"])) == {"x", "y"}
     assert reader.read(["z"], [6])["z"].tolist() == [6]
+
+
+def test_the_lengths_of_many_columns_are_not_all_listed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(400):
+            file[f"data/demo_{i}/actions"] = np.zeros((10 + i % 90, 7))
+            file[f"data/demo_{i}/obs/pose"] = np.zeros((10 + i % 90, 3))
+    with pytest.raises(SchemaMismatchError) as caught:
+        RowReader(tmp_path / "a.h5").num_rows  # noqa: B018  it is found when asked for
+    message = str(caught.value)
+    assert "found 90 lengths:\n  10 rows: data/demo_0/actions, data/demo_0/obs/pose, " in message
+    assert "\n  and 80 more lengths\n" in message
+    assert len(message) < 4000
+    assert "The groups data/demo_0, data/demo_1, " in message
+    assert " and 390 more have the same columns: read each by itself, as with group='data/demo_0'" in message
+    assert "ds.union(...)" in message
+    assert "ConcatDataset" in message
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"train/x": ROWS, "test/y": ROWS[1:]},
+        {"train/x": ROWS, "test/x": ROWS, "z": ROWS[1:]},
+        {"train/x": ROWS, "train/y": ROWS[1:], "test/x": ROWS, "test/y": ROWS[1:]},
+    ],
+    ids=["other columns", "of one length", "of several lengths"],
+)
+def test_groups_that_are_not_alike_are_not_said_to_be(tmp_path, columns):
+    with pytest.raises(SchemaMismatchError) as caught:
+        RowReader(write(tmp_path / "a.h5", columns)).num_rows  # noqa: B018  it is found when asked for
+    assert "The groups" not in str(caught.value)
+
+
+def test_lengths_of_a_file_by_matlab(tmp_path):
+    path = tmp_path / "a.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["X"] = np.zeros((50, 3))
+        file["y"] = np.zeros((1, 50))
+    head = b"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: Mon Jan  1 00:00:00 2024 HDF5 schema 1.00 ."
+    with open(path, "r+b") as file:
+        file.write(head)
+    with pytest.raises(SchemaMismatchError, match=r"MATLAB wrote this file.*save it as 1 x N"):
+        RowReader(path).num_rows  # noqa: B018  it is found when asked for

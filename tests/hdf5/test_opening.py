@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gzip
 import logging
 import os
 import resource
@@ -118,6 +119,67 @@ def test_paths_that_are_no_hdf5_file(tmp_path, make, leaf, builtin, message, ope
     assert isinstance(caught.value, builtin)
     assert str(caught.value).startswith(f"{tmp_path / 'a.h5'}: ")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "seems"),
+    [
+        (b"CDF\x01" + bytes(90), "netCDF-3 file: convert it with `nccopy -k nc4"),
+        (b"CDF\x02" + bytes(90), "netCDF-3"),
+        (b"CDF\x05" + bytes(90), "netCDF-3"),
+        (b"\x0e\x03\x13\x01" + bytes(90), "HDF4 file: convert it with `h4toh5`"),
+        (b"MATLAB 5.0 MAT-file, Platform: PCWIN64", "save(..., '-v7.3')"),
+        (gzip.compress(bytes(99)), "compressed by gzip: decompress it with `gunzip`"),
+        (b"PK\x03\x04" + bytes(90), "a zip archive, as those of numpy's savez (.npz)"),
+        (b"\x93NUMPY\x01\x00" + bytes(90), "a numpy file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "`git lfs pull`"),
+        (b"<!DOCTYPE html>\n<title>404</title>", "download the file again"),
+        (b"\n<html><body>", "a web page"),
+    ],
+    ids=lambda each: each[:12] if isinstance(each, bytes) else "",
+)
+def test_what_a_file_seems_to_be(tmp_path, head, seems):
+    (tmp_path / "a.h5").write_bytes(head)
+    with pytest.raises(NotHDF5Error) as caught:
+        RowReader(tmp_path / "a.h5")
+    assert str(caught.value).startswith(
+        f"{tmp_path / 'a.h5'}: expected an HDF5 file, found no HDF5 signature in it. It "
+    )
+    assert seems in str(caught.value)
+
+
+def test_nothing_is_said_of_a_file_that_begins_like_no_other(tmp_path):
+    text_file(tmp_path / "a.h5")
+    with pytest.raises(NotHDF5Error, match=r"found no HDF5 signature in it$"):
+        RowReader(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("form", ["part-%05d.h5", "%d"])
+def test_a_part_of_a_family_of_files(tmp_path, libver, form):
+    whole = str(tmp_path / form)
+    with h5py.File(whole, "w", driver="family", memb_size=4096, libver=libver) as file:
+        file["x"] = np.arange(6000)
+    assert len(list(tmp_path.iterdir())) > 10
+    for number in (0, 3, 10):
+        with pytest.raises(NotHDF5Error) as caught:
+            RowReader(whole % number)
+        assert (
+            f"found one part of several (libhdf5's family driver). Join them: `h5repart -family_to_single {whole} "
+            in (str(caught.value))
+        )
+    # What the message says of Python can be done.
+    with h5py.File(whole, "r", driver="family", memb_size=0) as parts, h5py.File(tmp_path / "joined.h5", "w") as joined:
+        for name in parts:
+            parts.copy(name, joined)
+    assert_same(RowReader(tmp_path / "joined.h5").read(["x"])["x"], np.arange(6000))
+
+
+def test_a_family_of_one(tmp_path):
+    with h5py.File(tmp_path / "a%d.h5", "w", driver="family", memb_size=1 << 20) as file:
+        file["x"] = np.arange(9)
+    with pytest.raises(NotHDF5Error, match=r"one part of several .*a%d\.h5 joined\.h5"):
+        RowReader(tmp_path / "a0.h5")
 
 
 def test_a_device_is_no_hdf5_file():

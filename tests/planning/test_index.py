@@ -13,6 +13,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.index import build_index
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
@@ -95,6 +96,33 @@ def test_single_values_are_left_out(tmp_path):
     assert list(build_index([str(tmp_path / "a.h5")]).columns) == ["x"]
     with pytest.raises(UnsupportedColumnError, match="'rate' has a single value"):
         build_index([str(tmp_path / "a.h5")], ["x", "rate"])
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            np.full((4, 5), b"ab"),
+            "holds an array of strings a row, of shape (5,); read_h5 and H5Dataset deliver arrays",
+        ),
+        (np.zeros((4, 5), [("pt", "f4")]), "or write each of their fields as a column of its own"),
+        (np.zeros((4, 2), "M8[s]").astype(h5py.opaque_dtype("M8[s]")), "or write them as int64"),
+        (np.zeros(4, np.longdouble), "whose long doubles Arrow and torch lack. RowReader reads it; or write them as"),
+        (np.zeros(4, [("x", np.longdouble)]), "whose long doubles Arrow and torch lack"),
+    ],
+    ids=["strings", "compound", "times", "long double", "long double inside"],
+)
+def test_what_only_the_reader_reads(tmp_path, values, says):
+    rewrite(tmp_path / "a.h5", x=values, y=np.arange(4))
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(UnsupportedColumnError) as caught:
+        build_index([path], ["x"])
+    assert str(caught.value).startswith(f"{path}: column 'x' h")
+    assert says in str(caught.value)
+    assert "RowReader reads it" in str(caught.value)
+    with RowReader(path) as reader:
+        assert len(reader.read(["x"])["x"]) == 4
+    assert list(build_index([path]).columns) == ["y"]
 
 
 def test_small_columns_are_read_once_and_cast(five_files):

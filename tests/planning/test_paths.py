@@ -146,6 +146,24 @@ def test_extensions_can_be_chosen(folder):
         expand_paths(folder, "txt")
 
 
+def test_a_glob_that_names_an_extension_takes_what_it_matches(folder):
+    assert names(expand_paths(f"{folder}/*.txt"), folder) == ["notes.txt"]
+    assert names(expand_paths(f"{folder}/**/no*.txt"), folder) == ["notes.txt"]
+    assert names(expand_paths([f"{folder}/*.txt", f"{folder}/*"]), folder) == names(
+        sorted([*expand_paths(folder), str(folder / "notes.txt")], key=natural_key), folder
+    )
+    # Not if endings were asked for, nor of a folder that a glob matches, nor where the ending is left open.
+    for extensions in (["h5"], ("h5", "hdf5")):
+        with pytest.raises(NotFoundError, match="do not end in h5"):
+            expand_paths(f"{folder}/*.txt", extensions)
+    (folder / "run.txt").mkdir()
+    for name in ("a.txt", "b.h5"):
+        (folder / "run.txt" / name).touch()
+    assert names(expand_paths(f"{folder}/run*.txt"), folder) == ["run.txt/b.h5"]
+    with pytest.raises(NotFoundError, match=r"1 files there do not end in h5 or hdf5\. .*, such as '\*\.nc'"):
+        expand_paths(f"{folder}/notes.*")
+
+
 def test_all_missing_paths_are_listed(folder):
     given = [folder / "f2.h5", folder / "gone.h5", f"{folder}/no*.h5"]
     with pytest.raises(NotFoundError) as caught:
@@ -161,7 +179,7 @@ def test_all_missing_paths_are_listed(folder):
 
 def test_nothing_found_says_what_was_passed_over(folder):
     with pytest.raises(NotFoundError, match=r"1 files there do not\s+end in .*file_extensions"):
-        expand_paths(f"{folder}/*.txt")
+        expand_paths(f"{folder}/n*")
     with pytest.raises(NotFoundError, match="all of these are missing"):
         expand_paths(folder / "gone.h5", ignore_missing_paths=True)
 

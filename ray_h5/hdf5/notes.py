@@ -1,0 +1,69 @@
+"""What a column's type and attributes say of its values: nothing that reading them depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import h5py
+import numpy as np
+
+_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
+_BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
+_MAX_NAME_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNotes:
+    """What the file says of the values of a column.
+
+    Attributes
+    ----------
+    packing : mapping of str to str
+        Those attributes of the CF conventions by which stored values become meant ones.
+    enum : mapping of str to int
+        The names of values, of an enum.
+    bare_dimension : bool
+        Whether it stands for a dimension of netCDF that has no coordinates, and so holds nothing.
+    """
+
+    packing: Mapping[str, str] = field(default_factory=dict)
+    enum: Mapping[str, int] = field(default_factory=dict)
+    bare_dimension: bool = False
+
+
+def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
+    """Return what the file says of the values of `dataset`."""
+    packing = {name: text for name in _PACKING if (text := _number(dataset, name))}
+    # Every float of xarray's has a fill value, and a NaN needs no advice.
+    if packing.get("_FillValue") == "nan":
+        del packing["_FillValue"]
+    members = (h5py.check_enum_dtype(dataset.dtype) or {}).items()
+    enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
+    return ColumnNotes(packing, enum, _is_bare_dimension(dataset))
+
+
+def _number(dataset: h5py.Dataset, name: str) -> str:
+    found = _attribute(dataset, name)
+    return str(found.reshape(-1)[0]) if found is not None and found.dtype.kind in "iuf" else ""
+
+
+def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
+    found = _attribute(dataset, "NAME")
+    return found is not None and found.dtype.kind == "S" and bytes(found.reshape(-1)[0]).startswith(_BARE_DIMENSION)
+
+
+def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:
+    """Return an attribute that is one short value; None if there is none, or it is something else."""
+    try:
+        if not h5py.h5a.exists(dataset.id, name.encode()):
+            return None
+        found = dataset.attrs.get_id(name)
+        if found.shape not in {(), (1,)} or found.dtype.kind not in "iufS" or found.dtype.itemsize > _MAX_NAME_BYTES:
+            return None
+        value = np.zeros(found.shape, found.dtype)
+        found.read(value)
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError):
+        # A damaged attribute is no reason not to show the column, which is read without it.
+        return None
+    return value
