@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
 from ray_h5.hdf5.codecs import decodes
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Kind, Storage
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Storage
 from ray_h5.hdf5.types import kind_of, plain_dtype, split_array
 
 _FILTER_NAMES = {
@@ -63,7 +63,7 @@ def describe_column(
         at_home
         # Offsets under a user block differ between versions of libhdf5.
         and not user_block
-        and _as_numpy_has_it(dataset, dtype, kind)
+        and _as_numpy_has_it(dataset, dtype)
         and _is_direct(dataset, storage, pipeline, lists_its_chunks)
     )
     if not direct:
@@ -120,8 +120,8 @@ def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
     return FilterPipeline(tuple(steps))
 
 
-def _as_numpy_has_it(dataset: h5py.Dataset, dtype: np.dtype, kind: Kind) -> bool:
-    if kind not in {"number", "bool"} or dtype.subdtype:
+def _as_numpy_has_it(dataset: h5py.Dataset, dtype: np.dtype) -> bool:
+    if dtype.hasobject or dtype.subdtype:
         return False
     return bool(dataset.id.get_type().equal(h5py.h5t.py_create(dtype, logical=True)))
 
