@@ -77,7 +77,7 @@ def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:
 
 
 def _through_h5py(layout: ColumnLayout) -> str:
-    # Others than numbers are always read by h5py, and a compact column is part of its header.
+    # Of other types it is no news that h5py reads some, and a compact column is part of its header.
     if layout.direct or layout.kind not in {"number", "bool"} or layout.storage == "compact":
         return ""
     if layout.storage in {"virtual", "external"}:

@@ -14,9 +14,18 @@ import numpy as np
 
 from ray_h5.errors import CorruptChunkError, TransientIOError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.gather import RowRequest, library_spans
+from ray_h5.hdf5.gather import PAGE_BYTES, RowRequest, Runs, library_batches, library_spans
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import is_transient
+
+_DIRECT_BYTES = 64 << 10
+"""From as much on, libhdf5 puts values straight into the output; measured."""
+
+_OBJECT_BYTES = 1 << 10
+"""A value that lies elsewhere takes as long to look up as it takes to copy this much; measured."""
+
+_GUARDED_BATCHES = 16
+"""As many are looked at by the guard at once; the system still holds their bytes when libhdf5 asks for them."""
 
 
 @dataclass(slots=True)
@@ -143,30 +152,75 @@ class H5pyColumn:
         for chunks (each thread's arena of the C library does).
         """
         dataset = library.dataset(self.layout.name)
-        return [InTurn([partial(self._read, dataset, request, out)])] if len(request.rows) else []
+        # libhdf5 selects no rows that have no values.
+        return [InTurn([partial(self._read, dataset, request, out)])] if len(request.rows) and out.size else []
 
     def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
-        chunk_rows = self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
-        spans = library_spans(request.rows, chunk_rows, self.layout.row_bytes)
-        for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True):
-            self._read_span(dataset, request.select(slice(start, stop)), out, worker)
+        row_bytes = self.layout.row_bytes
+        spans = self._spans(request.rows)
+        batches, full = library_batches(request.rows, spans, row_bytes, _OBJECT_BYTES if self._apart else row_bytes)
+        for i in range(0, len(full), _GUARDED_BATCHES):
+            some = slice(i, i + _GUARDED_BATCHES)
+            starts, stops = batches.start[some].tolist(), batches.stop[some].tolist()
+            if self.guard is not None:
+                self.guard(request.rows[starts[0] : stops[-1]], worker, dataset)
+            for start, stop, whole in zip(starts, stops, full[some].tolist(), strict=True):
+                batch = request.select(slice(start, stop))
+                try:
+                    self._read_batch(dataset, batch, out, whole=whole)
+                except CorruptChunkError:
+                    self._name_the_damage(dataset, batch, out)
+                    raise
+                worker.stats.h5py_reads += 1
 
-    def _read_span(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
-        if self.guard is not None:
-            self.guard(request.rows, worker, dataset)
-        low, high = int(request.rows[0]), int(request.rows[-1]) + 1
-        place = int(request.places[0])
-        in_order = np.all(np.diff(request.rows) == 1) and np.all(np.diff(request.places) == 1)
-        alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:] and out.flags.c_contiguous
+    def _spans(self, rows: np.ndarray) -> Runs:
+        chunk_rows = self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
+        # In other storage than this, what lies between two rows may be in a file that is not asked for.
+        gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
+        return library_spans(rows, chunk_rows, self.layout.row_bytes, gap_bytes)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether values lie elsewhere, and the row holds where."""
+        return self.layout.stored_dtype.hasobject
+
+    def _name_the_damage(self, dataset: h5py.Dataset, batch: RowRequest, out: np.ndarray) -> None:
+        """Raise for the first span of a batch that cannot be read."""
+        spans = self._spans(batch.rows)
+        for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True):
+            self._read_batch(dataset, batch.select(slice(start, stop)), out, whole=True)
+
+    def _read_batch(self, dataset: h5py.Dataset, batch: RowRequest, out: np.ndarray, *, whole: bool) -> None:
+        low, high = int(batch.rows[0]), int(batch.rows[-1]) + 1
         try:
-            if in_order and alike and self.layout.kind == "number":
-                out[place : place + high - low] = 0  # libhdf5 may leave alone what was never written
-                dataset.read_direct(out, np.s_[low:high], np.s_[place : place + high - low])
+            if not (np.all(np.diff(batch.rows) == 1) and np.all(np.diff(batch.places) == 1)):
+                out[batch.places] = dataset[low:high][batch.rows - low] if whole else _selected(dataset, batch.rows)
             else:
-                out[request.places] = dataset[low:high][request.rows - low]
+                self._read_range(dataset, low, high, out, int(batch.places[0]))
         except OSError as exc:
             where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
             if is_transient(exc):
                 raise TransientIOError(f"{where}: {exc}") from exc
             raise CorruptChunkError(f"{where}: h5py cannot read them, a chunk is damaged: {exc}") from exc
-        worker.stats.h5py_reads += 1
+
+    def _read_range(self, dataset: h5py.Dataset, low: int, high: int, out: np.ndarray, place: int) -> None:
+        there = slice(place, place + high - low)
+        alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:] and out.flags.c_contiguous
+        # What h5py makes of the two selections takes as long as to copy this much.
+        large = (high - low) * self.layout.row_bytes >= _DIRECT_BYTES
+        if large and alike and self.layout.kind == "number":
+            out[there] = 0  # libhdf5 may leave alone what was never written
+            dataset.read_direct(out, np.s_[low:high], there)
+        elif self.layout.kind == "struct":
+            out[np.arange(place, place + high - low)] = dataset[low:high]  # a slice would leave out its padding
+        else:
+            out[there] = dataset[low:high]
+
+
+def _selected(dataset: h5py.Dataset, rows: np.ndarray) -> np.ndarray:
+    """Return rows, given in ascending order, by one call that selects them."""
+    new = rows[1:] != rows[:-1]
+    if new.all():
+        return dataset[rows]
+    at = np.concatenate([[0], np.cumsum(new)])
+    return dataset[rows[np.concatenate([[True], new])]][at]

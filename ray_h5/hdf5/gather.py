@@ -6,14 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_PAGE_BYTES = 4 << 10
+PAGE_BYTES = 4 << 10
 """Stored rows this near to each other lie on the same page: one call costs the disk no more."""
 
-LARGE_ROW_BYTES = 4 * _PAGE_BYTES
+LARGE_ROW_BYTES = 4 * PAGE_BYTES
 """Rows this large are copied for longer than a call takes."""
 
 _CHUNK_GAP_BYTES = 512
 """Padding between chunks that is read over; never as much as a chunk that nobody asked for."""
+
+_FEW_ROWS = 32
+"""From as many on, a call of its own for the range that they lie in is no slower than to select them; measured."""
+
+_SELECTED_ROW_BYTES = 1 << 10
+"""Rows this large are read by calls of their own: libhdf5 cuts a selection of rows up chunk by chunk; measured."""
 
 _SPAN_BYTES = 1 << 20
 """Most that is read at once into a buffer that is not the output's own."""
@@ -89,8 +95,8 @@ def extent_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Run
         Size of a row.
     """
     steps = np.diff(offsets)
-    breaks = (steps - row_bytes > _PAGE_BYTES) | (steps % row_bytes != 0)
-    if row_bytes >= _PAGE_BYTES:
+    breaks = (steps - row_bytes > PAGE_BYTES) | (steps % row_bytes != 0)
+    if row_bytes >= PAGE_BYTES:
         # A row this large goes straight to its place, by a call of its own if need be.
         breaks |= (np.diff(places) != 1) & (steps != 0)
     return _limit(offsets, breaks)
@@ -108,7 +114,7 @@ def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
     return _limit(offsets, (gaps < 0) | (gaps > _CHUNK_GAP_BYTES) | (sizes[1:] > _SPAN_BYTES // 4))
 
 
-def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int) -> Runs:
+def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: int = 0) -> Runs:
     """Join rows into ranges that libhdf5 reads in one call, none of which parts a chunk.
 
     Parameters
@@ -117,11 +123,47 @@ def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int) -> Runs:
         int64, ascending.
     chunk_rows, row_bytes : int
         Rows of a chunk, bytes of a row.
+    gap_bytes : int
+        Of rows that are not in chunks, as much may lie between two that are joined.
     """
+    steps = np.diff(rows)
+    if chunk_rows == 1:
+        return _limit(rows * row_bytes, steps > 1 + gap_bytes // max(row_bytes, 1))
     chunks = rows // chunk_rows
-    steps = np.diff(chunks)
-    breaks = (steps > 1) | ((steps == 1) & (np.diff(rows) != 1))
+    steps_of_chunks = np.diff(chunks)
+    breaks = (steps_of_chunks > 1) | ((steps_of_chunks == 1) & (steps != 1))
     return _limit(chunks * chunk_rows * row_bytes, breaks)
+
+
+def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes: int) -> tuple[Runs, np.ndarray]:
+    """Join spans into batches, each read with one call: a span that is all but full, or the single rows of several.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        int64, ascending.
+    spans : Runs
+        What `library_spans` made of them.
+    row_bytes : int
+        Bytes of a row.
+    unasked_bytes : int
+        As many could be copied in the time that a row takes which is read and thrown away.
+
+    Returns
+    -------
+    batches : Runs
+        Ranges of positions in `rows`.
+    full : numpy.ndarray
+        bool: whether a batch is one span, to be read from its first row to its last.
+    """
+    counts = spans.stop - spans.start
+    unasked = rows[spans.stop - 1] - rows[spans.start] + 1 - counts
+    # libhdf5 takes as long to select a row as to copy a page.
+    full = (counts >= _FEW_ROWS) & (unasked * unasked_bytes <= counts * PAGE_BYTES)
+    full |= row_bytes >= _SELECTED_ROW_BYTES
+    parts = np.concatenate([[0], np.cumsum(counts)])[:-1] * row_bytes
+    batches = _limit(parts, full[1:] | full[:-1])
+    return Runs(spans.start[batches.start], spans.stop[batches.stop - 1]), full[batches.start]
 
 
 def _limit(offsets: np.ndarray, breaks: np.ndarray) -> Runs:

@@ -61,13 +61,12 @@ def describe_column(
     pipeline = _pipeline(made)
     storage = _storage(dataset, made)
     lists_its_chunks = _lists_its_chunks(dataset)
-    plain = kind in {"number", "bool"}
-    odd_type = odd_type_of(dataset.id.get_type(), dtype) if plain else ""
+    odd_type = "" if dtype.hasobject else odd_type_of(dataset.id.get_type(), dtype)
     direct = (
         at_home
         # Offsets under a user block differ between versions of libhdf5.
         and not user_block
-        and plain
+        and not dtype.hasobject
         and not odd_type
         and _is_direct(dataset, storage, pipeline, lists_its_chunks)
     )

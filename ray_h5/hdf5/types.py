@@ -72,7 +72,7 @@ def plain_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
-    """Say what the type of numbers or booleans in the file is; nothing if it is just `dtype` of numpy."""
+    """Say what the type in the file is; nothing if it is just `dtype` of numpy."""
     if dtype.subdtype is not None:
         element, shape = dtype.subdtype
         return f"arrays of {element}, of shape {shape}"
@@ -84,7 +84,7 @@ def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
     if type_id.get_class() in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
         what = "integers" if type_id.get_class() == h5py.h5t.INTEGER else "floats"
         return f"{what} of {type_id.get_precision()} bits in {bits}, unlike any of numpy's"
-    return f"numbers that libhdf5 converts to {dtype}"
+    return f"values that libhdf5 converts to {dtype}"
 
 
 def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:

@@ -586,7 +586,7 @@ def test_a_link_that_leads_nowhere_is_looked_up_once(tmp_path, monkeypatch):
     for name, error in refused.items():
         with pytest.raises(type(error)) as caught:
             RowReader(path).column(name)
-            assert str(error).startswith(str(caught.value))
+        assert str(error).startswith(str(caught.value))
 
 
 @pytest.mark.parametrize("name", ["ok\0zzz", "\0", "ok\udcff", "\ud800/x", "obs/x\0"])
