@@ -231,13 +231,6 @@ def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]
 
 
 def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
-    """Return a column of all files in memory of this process, and let each file keep its part of it."""
-    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.value_type).combine_chunks()
-    pieces = whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
-    if len(pieces) == 1:
-        start = 0
-        for facts in answers:
-            length = len(facts.values[spec])
-            facts.values[spec] = pieces[0].slice(start, length)
-            start += length
-    return pa.chunked_array(pieces, spec.value_type)
+    """Return a column of all files in memory of its own."""
+    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.value_type)
+    return pa.chunked_array([whole.combine_chunks()], spec.value_type)
