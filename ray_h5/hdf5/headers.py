@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import h5py
@@ -79,6 +80,7 @@ def describe_column(
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
         fill=_fill(dataset, made, dtype) if direct else None,
         element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+        enum=tuple(_enum(element)),
         lists_its_chunks=lists_its_chunks,
         user_block=user_block,
         item_bytes=_item_bytes(dataset, element),
@@ -93,6 +95,14 @@ def _item_bytes(dataset: h5py.Dataset, element: np.dtype) -> int:
         # A value of varying length is stored as its length, and an address and index in the global heap.
         return int(4 + dataset.file.id.get_create_plist().get_sizes()[0] + 4)
     return 0 if element.hasobject else int(dataset.id.get_type().get_size())
+
+
+def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
+    dtype = np.dtype(h5py.check_vlen_dtype(dtype) or split_array(dtype)[0])
+    for name, value in (h5py.check_enum_dtype(dtype) or {}).items():
+        yield prefix + name, int(value)
+    for field in dtype.names or ():
+        yield from _enum(dtype[field], f"{prefix}{field}.")
 
 
 def _fill(dataset: h5py.Dataset, made: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:

@@ -21,7 +21,7 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "identity": astuple(facts.identity),
         "listing": facts.listing,
         "sources": [[path, astuple(identity)] for path, identity in facts.sources],
-        "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows] for c in facts.columns.values()],
+        "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
     # A table of one row: not all columns need to be of one length.
@@ -59,7 +59,7 @@ def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
 
 
 def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFacts:
-    columns = [ColumnFacts(_spec_from_json(spec), rows, chunk) for spec, rows, chunk in described["columns"]]
+    columns = [_column_from_json(*parts) for parts in described["columns"]]
     specs = [_spec_from_json(spec) for spec in described["values"]]
     if table.num_columns != len(specs) or table.num_rows != min(len(specs), 1):
         raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
@@ -100,6 +100,13 @@ def _check_integers(what: str, *values: Any) -> None:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{what}: {value!r} is no number of 0 or more")
+
+
+def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: list[Any]) -> ColumnFacts:
+    if any([type(part) for part in each] != [str, int] for each in enum):
+        raise ValueError(f"{enum} names no integers")
+    names = tuple((name, value) for name, value in enum)
+    return ColumnFacts(_spec_from_json(spec), num_rows, chunk_rows, names)
 
 
 def _spec_to_json(spec: ColumnSpec) -> list[Any]:

@@ -50,15 +50,19 @@ class ColumnFacts:
         Length of its first axis.
     chunk_rows : int
         Rows that are fetched and decoded together; 1 where each row can be had alone.
+    enum : tuple of (str, int)
+        What the integers of an enum are called.
     """
 
     spec: ColumnSpec
     num_rows: int
     chunk_rows: int
+    enum: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnFacts:
-        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_shape[0] if layout.chunk_shape else 1)
+        chunk_rows = layout.chunk_shape[0] if layout.chunk_shape else 1
+        return cls(ColumnSpec.of(layout), layout.num_rows, chunk_rows, layout.enum)
 
 
 @dataclass(frozen=True, slots=True)

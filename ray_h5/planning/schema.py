@@ -14,7 +14,10 @@ from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.arrow import arrow_type, real_dtype, to_arrow
 
-_TENSOR_KINDS = frozenset({"number", "bool"})
+TENSOR_KINDS = frozenset({"number", "bool"})
+
+Cast = Callable[["ColumnSpec"], "ColumnSpec"]
+"""What becomes of a column while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class ColumnSpec:
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
-        if layout.row_shape and layout.kind not in _TENSOR_KINDS:
+        if layout.row_shape and layout.kind not in TENSOR_KINDS:
             raise UnsupportedColumnError(
                 f"column {layout.name!r} holds an array of {layout.kind} values a row, of shape {layout.row_shape}; "
                 "only numbers and booleans can have a row shape"
@@ -93,14 +96,14 @@ class ColumnSpec:
                     f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
                 )
             return replace(self, as_bytes=True)
-        if self.kind not in _TENSOR_KINDS:
+        if self.kind not in TENSOR_KINDS:
             raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
         if wanted.kind not in "biufc" or _has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
     def __str__(self) -> str:
-        kind = self.dtype.name if self.kind in _TENSOR_KINDS else self.kind
+        kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
@@ -111,7 +114,12 @@ def cast_columns(columns: Mapping[str, ColumnSpec], dtypes: Mapping[str, object]
     for name in dtypes:
         if name not in columns:
             raise UnknownColumnError(f"dtypes: no column {name!r}.{near_names(name, columns)}")
-    return {name: spec.cast(dtypes[name]) if name in dtypes else spec for name, spec in columns.items()}
+    return {name: cast_column(dtypes, spec) for name, spec in columns.items()}
+
+
+def cast_column(dtypes: Mapping[str, object], spec: ColumnSpec) -> ColumnSpec:
+    """Apply `dtypes` to a column, if it names it."""
+    return spec.cast(dtypes[spec.name]) if spec.name in dtypes else spec
 
 
 def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:

@@ -67,11 +67,14 @@ def test_a_file_that_differs_is_named(five_files, third, says, columns):
 def test_the_first_ten_files_that_differ_are_listed(tmp_path):
     paths = [str(tmp_path / f"{i}.h5") for i in range(14)]
     for i, path in enumerate(paths):
-        rewrite(path, x=np.zeros(2, "f8" if i else "f4"))
+        rewrite(path, x=np.zeros(2, f"i{1 << i // 4}"))
     with pytest.raises(SchemaMismatchError) as caught:
         build_index(paths)
-    assert "13 of 14 files" in str(caught.value)
+    assert "10 of 14 files" in str(caught.value)
     assert str(caught.value).count("\n  ") == 10
+    with pytest.raises(SchemaMismatchError) as caught:
+        build_index(paths[2:])
+    assert "12 files" in str(caught.value)
 
 
 def test_unequal_first_axes_are_listed(tmp_path):

@@ -287,3 +287,22 @@ def test_the_index_can_be_built_anew(tmp_path):
 def test_patients_may_come_from_a_generator_and_sizes_from_numpy(files):
     assert chosen(files, allowed_guids=(f"patient_{i:03d}" for i in (1, 3))) == [4, 5, 6, 7, 12, 13, 14, 15]
     assert len(create_optimized_dataloader(files, np.int64(16), 0, 0, 1, cache_size=np.int64(9))) == 4
+
+
+@pytest.mark.parametrize("fields", [None, ["fhr", "cs_label"]])
+def test_files_may_hold_numbers_of_several_dtypes(tmp_path, fields):
+    """They are all cast to the dtype of the dataset, and labels to bool."""
+    paths = [write_signals(tmp_path / f"{i}.h5", 30 * i, 30) for i in range(2)]
+    with h5py.File(paths[1], "a") as file:
+        for name, dtype in (("fhr", "f4"), ("epoch", "f8"), ("target", "i8"), ("cs_label", "u1"), ("bg_label", "i4")):
+            values = file[name][:]
+            del file[name]
+            file[name] = values.astype(dtype)
+    criteria = {"cs_label": True, "epoch_max": 20, "label": 1}
+    alone = [CombinedHDF5Dataset(path, fields, **criteria) for path in paths]
+    dataset = CombinedHDF5Dataset(paths, fields, **criteria)
+    assert len(dataset) == len(alone[0]) + len(alone[1])
+    for i, sample in enumerate([*alone[0], *alone[1]]):
+        assert dataset[i].cs_label is sample.cs_label is True
+        assert torch.equal(dataset[i].fhr, sample.fhr)
+    assert pickle.loads(pickle.dumps(dataset)).columns == dataset.columns
