@@ -306,3 +306,11 @@ def test_files_may_hold_numbers_of_several_dtypes(tmp_path, fields):
         assert dataset[i].cs_label is sample.cs_label is True
         assert torch.equal(dataset[i].fhr, sample.fhr)
     assert pickle.loads(pickle.dumps(dataset)).columns == dataset.columns
+
+
+def test_both_ends_of_the_epochs_are_included(tmp_path):
+    path = write_signals(tmp_path / "a.h5", 0, 3)
+    with h5py.File(path, "a") as file:
+        file["epoch"][:] = [0.1, 0.5, 0.7]
+    assert chosen([path], epoch_min=0.1, epoch_max=0.5) == [0, 1]
+    assert chosen([path], epoch_min=0.7) == [2]
