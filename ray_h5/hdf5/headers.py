@@ -47,13 +47,13 @@ def describe_column(
     where = f"{path}: column {name!r}"
     if dataset.shape is None or dataset.ndim == 0:
         found = "an empty (null) dataspace" if dataset.shape is None else "a single value"
-        raise UnsupportedColumnError(f"{where} has {found}; a column needs a first axis of rows")
+        raise _without_rows(f"{where} has {found}; a column needs a first axis of rows")
     try:
         dtype = dataset.dtype
         element, array_shape = split_array(dtype)
     except TypeError as exc:
         raise UnsupportedColumnError(f"{where} has a type that numpy lacks: {exc}") from exc
-    kind = kind_of(element, where)
+    kind = _kind_of(element, where)
     # h5py makes these anew each time they are asked for; a folder of files has many columns.
     made = dataset.id.get_create_plist()
     user_block = int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_userblock())
@@ -87,6 +87,21 @@ def describe_column(
         sources=sources,
         direct=direct,
     )
+
+
+def _kind_of(element: np.dtype, where: str) -> Kind:
+    try:
+        return kind_of(element, where)
+    except UnsupportedColumnError as exc:
+        if h5py.check_ref_dtype(element) is None:
+            raise
+        raise _without_rows(str(exc)) from None
+
+
+def _without_rows(message: str) -> UnsupportedColumnError:
+    error = UnsupportedColumnError(message)
+    error.has_rows = False
+    return error
 
 
 def _item_bytes(dataset: h5py.Dataset, element: np.dtype) -> int:

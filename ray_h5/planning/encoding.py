@@ -20,6 +20,7 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "of": named,
         "identity": astuple(facts.identity),
         "listing": facts.listing,
+        "left_out": facts.left_out,
         "sources": [[path, astuple(identity)] for path, identity in facts.sources],
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
@@ -69,6 +70,7 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         FileIdentity(*described["identity"]),
         {column.spec.name: column for column in columns},
         None if listing is None else tuple(listing),
+        tuple((name, why) for name, why in described["left_out"]),
         tuple((source, FileIdentity(*identity)) for source, identity in described["sources"]),
         {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
     )
@@ -82,6 +84,8 @@ def _check(facts: FileFacts) -> None:
     for name in facts.listing or ():
         if name not in facts.columns:
             raise ValueError(f"column {name!r} is listed, and not described")
+    if not all(isinstance(word, str) for each in facts.left_out for word in each):
+        raise ValueError(f"{facts.left_out} names no columns")
     for spec, values in facts.values.items():
         stored = facts.columns.get(spec.name)
         if values.type != spec.value_type or (stored is not None and len(values) != stored.num_rows):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,8 @@ from ray_h5.planning.derived import compute
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
 logger = logging.getLogger(__name__)
+
+_WHY_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class FileFacts:
         The columns looked at so far.
     listing : tuple of str, optional
         The names of all columns that can be read as rows, once they were asked for.
+    left_out : tuple of (str, str)
+        Columns that have rows which cannot be read, and why; known with the listing.
     sources : tuple of (str, FileIdentity)
         Other files that columns come from.
     values : mapping of ColumnSpec to pyarrow.Array
@@ -105,6 +111,7 @@ class FileFacts:
     identity: FileIdentity
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
     sources: tuple[tuple[str, FileIdentity], ...] = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
 
@@ -162,6 +169,7 @@ class FileFacts:
             found,
             columns={**self.columns, **found.columns},
             listing=self.listing if found.listing is None else found.listing,
+            left_out=self.left_out if found.listing is None else found.left_out,
             sources=tuple({**sources, **dict(found.sources)}.items()),
             values={**self.values, **found.values},
         )
@@ -195,8 +203,8 @@ def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] |
         return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
     if facts.listing is not None:
         return facts
-    layouts = _readable(reader.layout)
-    return replace(facts.described(layouts), listing=tuple(layouts))
+    layouts, left_out = _readable(reader.layout)
+    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out)
 
 
 def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
@@ -224,19 +232,28 @@ def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) ->
     return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}")
 
 
-def _readable(layout: FileLayout) -> Mapping[str, ColumnLayout]:
+def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
+    """Return the columns that can be delivered, and why others cannot."""
     found: dict[str, ColumnLayout] = {}
-    left_out = dict(layout.refused)
+    refused = {}
+    for name, error in layout.refused.items():
+        if not isinstance(error, UnsupportedColumnError):
+            raise error  # a column of rows, and asked for
+        refused[name] = error
     for name, column in layout.columns.items():
         try:
             ColumnSpec.of(column)
         except UnsupportedColumnError as exc:
-            left_out[name] = exc
+            refused[name] = exc
         else:
             found[name] = column
-    for error in left_out.values():
-        if not isinstance(error, UnsupportedColumnError):
-            # A single value or a reference is no column of rows; but this one is, and is asked for.
-            raise error
+    for error in refused.values():
         logger.info("left out: %s", error)
-    return found
+    return found, tuple((name, _why(name, error)) for name, error in refused.items() if error.has_rows)
+
+
+def _why(name: str, error: Exception) -> str:
+    """Return what an error says of a column, in a few words."""
+    message = str(error)
+    said = message.partition(f"column {name!r}")[2] or message
+    return shorten(re.split("; |[.] ", said, maxsplit=1)[0].strip(" ,"), _WHY_CHARACTERS, placeholder=" ...")

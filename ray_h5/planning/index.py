@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ray_h5.planning.schema import Cast, ColumnSpec
 
 logger = logging.getLogger(__name__)
 
+_MAX_LISTED = 5
 _MAX_CARRIED_BYTES = 32 << 20
 
 
@@ -195,10 +197,23 @@ def build_index(
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast | None) -> RowIndex:
     facts = lookup.ask(paths, Question(columns))
+    if columns is None:
+        _say_what_is_left_out(facts)
     agreed = agreed_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
     return RowIndex(files, agreed, chunk_rows, lookup, cast)
+
+
+def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:
+    left_out = {name: why for each in facts for name, why in each.left_out}
+    if left_out:
+        shown = ", ".join(f"{name} ({why})" for name, why in islice(left_out.items(), _MAX_LISTED))
+        more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+        columns = left_out.keys() | {name for each in facts for name in each.listing or ()}
+        logger.warning(
+            "left out %d of %d columns: %s%s; name columns=[...] to choose", len(left_out), len(columns), shown, more
+        )
 
 
 def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]) -> None:

@@ -14,8 +14,10 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.planning.index import build_index
+from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.store import MEMORY
 
 
 def rewrite(path, **columns):
@@ -98,6 +100,61 @@ def test_single_values_are_left_out(tmp_path):
     assert list(build_index([str(tmp_path / "a.h5")]).columns) == ["x"]
     with pytest.raises(UnsupportedColumnError, match="'rate' has a single value"):
         build_index([str(tmp_path / "a.h5")], ["x", "rate"])
+
+
+def write_what_cannot_be_read(path, more=0):
+    tracks = np.zeros((5, 2), [("x", "f4"), ("y", "f4")])
+    rewrite(path, x=np.zeros(5), tracks=tracks, names=np.array([[b"a", b"b"]] * 5), rate=250.0)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("nothing", dtype="f4")
+        file.create_dataset("refs", (5,), h5py.ref_dtype)
+        file.create_dataset("lists", (5,), [("n", "i4"), ("values", h5py.vlen_dtype("f4"))])
+        for i in range(more):
+            file.create_dataset(f"more/{i}", (5, 2), [(f"field_{j}", "f4") for j in range(40)])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_what_is_left_out_is_said_once(tmp_path, caplog, indexed):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(3)]
+    for path in paths:
+        write_what_cannot_be_read(path)
+    lookup = Lookup(index_dir=str(tmp_path)) if indexed else Lookup()
+    for level in ("WARNING", "INFO"):
+        caplog.clear()
+        MEMORY.clear()
+        with caplog.at_level(level, "ray_h5"):
+            index = build_index(paths, lookup=lookup)
+        assert list(index.columns) == ["x"]
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(said) == 1
+        assert said[0].startswith("left out 3 of 4 columns: ")
+        assert said[0].endswith("; name columns=[...] to choose")
+        assert "tracks (holds an array of struct values a row, of shape (2,))" in said[0]
+        assert "names (holds an array of string values a row, of shape (2,))" in said[0]
+        assert "lists (field 'values', has arrays of varying length inside a compound type)" in said[0]
+    if not indexed:
+        # What describes the rows is told to those who ask.
+        assert all(any(name in record.getMessage() for record in caplog.records) for name in ("rate", "refs"))
+    caplog.clear()
+    pickle.loads(pickle.dumps(index)).find(["x"])
+    build_index(paths, ["x"], lookup)
+    assert not caplog.records
+
+
+def test_what_is_left_out_is_not_said_at_length(tmp_path, caplog):
+    write_what_cannot_be_read(tmp_path / "a.h5", 200)
+    build_index([str(tmp_path / "a.h5")])
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("left out 203 of 204 columns: ")
+    assert "and 198 more; name columns" in said
+    assert len(said) < 800
+
+
+def test_a_file_of_nothing_else_says_what_it_left_out(tmp_path, caplog):
+    rewrite(tmp_path / "a.h5", tracks=np.zeros((5, 2), [("x", "f4")]))
+    with pytest.raises(SchemaMismatchError, match="found no column"):
+        build_index([str(tmp_path / "a.h5")])
+    assert "left out 1 of 1 columns: tracks" in caplog.text
 
 
 def test_small_columns_are_read_once_and_cast(five_files):

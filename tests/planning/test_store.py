@@ -211,6 +211,7 @@ SPOILT = {
     "a state that is none": says(set_in("identity", value=[1, 2])),
     "a state of text": says(set_in("identity", value=["1", "2", "3", "4"])),
     "sources that are none": says(set_in("sources", value=[["x"]])),
+    "left out that is none": says(set_in("left_out", value=[["x", 3]])),
     "a listing of others": says(set_in("listing", value=["nothing"])),
     "more values": says(set_in("values", value=[])),
     "values of another type": says(other_types),
