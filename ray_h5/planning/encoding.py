@@ -88,7 +88,7 @@ def _check(facts: FileFacts) -> None:
         raise ValueError(f"{facts.left_out} names no columns")
     for spec, values in facts.values.items():
         stored = facts.columns.get(spec.name)
-        if values.type != spec.value_type or (stored is not None and len(values) != stored.num_rows):
+        if values.type != spec.kept_type or (stored is not None and len(values) != stored.num_rows):
             raise ValueError(f"column {spec.name!r}: {len(values)} values of type {values.type}")
         if values.null_count:
             raise ValueError(f"column {spec.name!r}: {values.null_count} of its values are missing")

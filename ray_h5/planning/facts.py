@@ -229,7 +229,7 @@ def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) ->
         )
     array = np.empty(rows, spec.dtype)
     reader.read_into({spec.name: array}, np.arange(rows))
-    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}")
+    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
 
 
 def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:

@@ -229,5 +229,5 @@ def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]
 
 def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
     """Return a column of all files in memory of its own."""
-    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.value_type)
-    return pa.chunked_array([whole.combine_chunks()], spec.value_type)
+    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type)
+    return pa.chunked_array([whole.combine_chunks()], spec.kept_type)

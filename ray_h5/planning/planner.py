@@ -117,4 +117,4 @@ def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) ->
 
 
 def _nothing(spec: ColumnSpec) -> pa.Array:
-    return pa.array([], comparable_type(spec.value_type))
+    return pa.array([], comparable_type(spec.kept_type))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.rows import near_names
-from ray_h5.planning.arrow import arrow_type, real_dtype, to_arrow
+from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
 
@@ -80,6 +80,11 @@ class ColumnSpec:
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
 
     @property
+    def kept_type(self) -> pa.DataType:
+        """Arrow type of one value in a column of all rows."""
+        return large_type(self.value_type)
+
+    @property
     def is_scalar(self) -> bool:
         """Whether a predicate can name the column: one plain value a row."""
         return self.tensor_shape == ()
@@ -122,18 +127,32 @@ def cast_column(dtypes: Mapping[str, object], spec: ColumnSpec) -> ColumnSpec:
     return spec.cast(dtypes[spec.name]) if spec.name in dtypes else spec
 
 
-def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
+def scalar_to_arrow(
+    array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str], kind: pa.DataType | None = None
+) -> pa.Array:
     """Return the values of a scalar column as an Arrow array; ``where(i)`` names the place of value i.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The values.
+    spec : ColumnSpec
+        The column.
+    where : callable
+        Names the place of a value, for messages.
+    kind : pyarrow.DataType, optional
+        `ColumnSpec.value_type`, or `ColumnSpec.kept_type`.
 
     Raises
     ------
     UnsupportedColumnError
         If a string is not UTF-8.
     """
+    kind = spec.value_type if kind is None else kind
     if spec.as_bytes:
-        return pa.array(array, pa.binary())
+        return pa.array(array, kind)
     try:
-        return to_arrow(array, spec.value_type)
+        return to_arrow(array, kind)
     except pa.ArrowInvalid:
         row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
         raise UnsupportedColumnError(

@@ -13,8 +13,11 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.planning.criteria import where
+from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import build_index
 from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.planner import plan_files
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
 from ray_h5.planning.store import MEMORY
@@ -168,6 +171,31 @@ def test_small_columns_are_read_once_and_cast(five_files):
     again = pickle.loads(pickle.dumps(index))
     assert again.num_rows == 13
     assert again.columns == index.columns
+
+
+def test_columns_of_all_rows_may_hold_many_strings(tmp_path):
+    pair = np.array([(b"a", 1), (b"b", 2)], [("s", "S1"), ("n", "i4")])
+    rewrite(tmp_path / "a.h5", s=np.array([b"a", b"b"]), pair=pair)
+    index = build_index([str(tmp_path / "a.h5")])
+    columns = index.small_columns([*index.columns.values(), index.columns["s"].cast(bytes)])
+    assert columns["s"].type == pa.large_binary()
+    assert columns["pair"].type == pa.struct([("s", pa.large_string()), ("n", pa.int32())])
+    assert columns["pair"].to_pylist() == [{"s": "a", "n": 1}, {"s": "b", "n": 2}]
+
+
+@pytest.mark.nightly
+def test_more_than_two_gib_of_strings(tmp_path):
+    """In a predicate, in folds, and in one file."""
+    paths, texts = [], [letter * 1_000_000 for letter in "abc"]
+    for text, rows in zip(texts, (2300, 100, 100), strict=True):
+        paths.append(str(tmp_path / f"{text[0]}.h5"))
+        with h5py.File(paths[-1], "w") as file:
+            file.create_dataset("s", (rows,), h5py.string_dtype(), fillvalue=text)  # which is never written
+    index, plan = plan_files(paths, predicate=where(s=texts[0]))
+    assert plan.num_rows == 2300
+    folds = fold_groups(index, 2, "s", None, 0)
+    assert sorted(text[0] for _, test in folds for text in test) == ["a", "b", "c"]
+    MEMORY.clear()
 
 
 def test_a_column_outside_the_selection_can_be_found(five_files):
