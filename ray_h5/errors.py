@@ -98,6 +98,9 @@ class UnknownColumnError(SchemaMismatchError, KeyError):
 class UnsupportedColumnError(RayH5Error, TypeError):
     """A column exists, but its type or shape cannot be read as rows."""
 
+    has_rows = True
+    """False for what describes the rows of others: a single value, nothing, or references."""
+
 
 class CodecUnavailableError(RayH5Error, ImportError):
     """No installed library decodes a filter of a column's filter pipeline."""

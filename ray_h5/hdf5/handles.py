@@ -176,7 +176,9 @@ class OpenLibrary:
 
 def _fresh(error: RayH5Error) -> RayH5Error:
     """Return an error that says the same, and holds no frame of where it was raised."""
-    return type(error)(*error.args)
+    fresh = type(error)(*error.args)
+    fresh.__dict__.update(error.__dict__)
+    return fresh
 
 
 def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:

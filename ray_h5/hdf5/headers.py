@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import h5py
@@ -9,7 +10,7 @@ import numpy as np
 
 from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
 from ray_h5.hdf5.codecs import decodes
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Storage
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Kind, Storage
 from ray_h5.hdf5.types import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
 
 _FILTER_NAMES = {
@@ -48,13 +49,13 @@ def describe_column(
     where = f"{path}: column {name!r}"
     if dataset.shape is None or dataset.ndim == 0:
         empty = "has an empty (null) dataspace; a column needs a first axis of rows"
-        raise UnsupportedColumnError(f"{where} {empty if dataset.shape is None else SINGLE_VALUE}")
+        raise _without_rows(f"{where} {empty if dataset.shape is None else SINGLE_VALUE}")
     try:
         dtype = dataset.dtype
         element, array_shape = split_array(dtype)
     except TypeError as exc:
         raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
-    kind = kind_of(element, where)
+    kind = _kind_of(element, where)
     # h5py makes these anew each time they are asked for; a folder of files has many columns.
     made = dataset.id.get_create_plist()
     user_block = int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_userblock())
@@ -83,6 +84,7 @@ def describe_column(
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
         fill=_fill(dataset, made, dtype) if direct else None,
         element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+        enum=tuple(_enum(element)),
         lists_its_chunks=lists_its_chunks,
         user_block=user_block,
         item_bytes=_item_bytes(dataset, element),
@@ -93,12 +95,35 @@ def describe_column(
     )
 
 
+def _kind_of(element: np.dtype, where: str) -> Kind:
+    try:
+        return kind_of(element, where)
+    except UnsupportedColumnError as exc:
+        if h5py.check_ref_dtype(element) is None:
+            raise
+        raise _without_rows(str(exc)) from None
+
+
+def _without_rows(message: str) -> UnsupportedColumnError:
+    error = UnsupportedColumnError(message)
+    error.has_rows = False
+    return error
+
+
 def _item_bytes(dataset: h5py.Dataset, element: np.dtype) -> int:
     """Return the size of a value in the file; 0 where libhdf5 does not tell it."""
     if element.kind == "O":
         # A value of varying length is stored as its length, and an address and index in the global heap.
         return int(4 + dataset.file.id.get_create_plist().get_sizes()[0] + 4)
     return 0 if element.hasobject else int(dataset.id.get_type().get_size())
+
+
+def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
+    dtype = np.dtype(h5py.check_vlen_dtype(dtype) or split_array(dtype)[0])
+    for name, value in (h5py.check_enum_dtype(dtype) or {}).items():
+        yield prefix + name, int(value)
+    for field in dtype.names or ():
+        yield from _enum(dtype[field], f"{prefix}{field}.")
 
 
 def _fill(dataset: h5py.Dataset, made: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:

@@ -102,6 +102,8 @@ class ColumnLayout:
         0-d array of `stored_dtype`: the value of rows that were never written.
     element : numpy.dtype, optional
         For arrays of varying length: dtype of their elements.
+    enum : tuple of (str, int)
+        For enums: what their integers are called; those of a field begin with its name.
     item_bytes : int
         Size of a value in the file; 0 where it is not known.
     lists_its_chunks : bool
@@ -130,6 +132,7 @@ class ColumnLayout:
     offset: int | None = None
     fill: np.ndarray | None = None
     element: np.dtype | None = None
+    enum: tuple[tuple[str, int], ...] = ()
     item_bytes: int = 0
     lists_its_chunks: bool = True
     user_block: int = 0

@@ -35,6 +35,15 @@ def arrow_type(dtype: np.dtype) -> pa.DataType:
     return pa.from_numpy_dtype(dtype)
 
 
+def large_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values in a column that may hold more than 2 GiB of strings."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(large_type(field.type)) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(large_type(kind.value_type), kind.list_size)
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
+
+
 def to_arrow(array: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Return `array` (its first axis are the rows) as an Arrow array of type `kind`.
 
@@ -55,8 +64,8 @@ def to_arrow(array: np.ndarray, kind: pa.DataType) -> pa.Array:
         return _lists(array, kind)
     if pa.types.is_fixed_size_binary(kind):
         return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(np.ascontiguousarray(array).tobytes())])
-    if pa.types.is_string(kind):
-        return pa.array(array, pa.binary()).cast(kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.array(array, pa.binary() if pa.types.is_string(kind) else pa.large_binary()).cast(kind)
     return pa.array(np.ascontiguousarray(array), kind)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -133,7 +134,9 @@ def where(**criteria: Any) -> pc.Expression:
         ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
         the 1 and 0 of columns of numbers, and those the values of boolean columns. An empty list
-        selects no row.
+        selects no row. A float is compared in the dtype of the column, as numpy 2 does: 0.1 is the
+        0.1 of a column of float32. (float16 is compared as float32, of which no 0.1 is one of
+        float16's.)
 
     Returns
     -------
@@ -157,8 +160,9 @@ def build_where(criteria: Mapping[str, Any], fields: Fields) -> Any:
 
 def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
     if isinstance(wanted, Between):
-        ends = [fields.column(name) >= wanted.low] if wanted.low is not None else []
-        ends += [fields.column(name) <= wanted.high] if wanted.high is not None else []
+        column = fields.column(name)
+        ends = [_or_equal(column >= wanted.low, name, wanted.low, fields)] if wanted.low is not None else []
+        ends += [_or_equal(column <= wanted.high, name, wanted.high, fields)] if wanted.high is not None else []
         return reduce(and_, ends)
     if isinstance(wanted, (AnyEqual, RowMask)):
         return fields.column(derived_name(name, wanted)) == True  # noqa: E712  an expression
@@ -171,7 +175,9 @@ def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
             f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
         )
         # pyarrow compares no boolean with an integer, but looks it up among integers, and the other way round.
-        return fields.is_in(name, [value]) if _is_truth(value) else fields.column(name) == value
+        if _is_truth(value):
+            return _is_in(name, [value], fields)
+        return _or_equal(fields.column(name) == value, name, value, fields)
     if not values:
         return fields.is_null(name) & ~fields.is_null(name)  # no row; an empty list has no type to look up
     try:
@@ -180,7 +186,27 @@ def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
     if not is_plain:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
-    return fields.is_in(name, values)
+    return _is_in(name, values, fields)
+
+
+def _or_equal(compared: Any, name: str, value: Any, fields: Fields) -> Any:
+    """Let a comparison with a float also hold for what equals it in the dtype of the column.
+
+    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1; but it casts
+    what it looks up to the type of the column. No value of that type lies between the two, so that either will do.
+    """
+    if not isinstance(value, float) or math.isnan(value):
+        return compared
+    return compared | _is_in(name, [value], fields)
+
+
+def _is_in(name: str, values: list[Any], fields: Fields) -> Any:
+    if not any(value == 0 and not isinstance(value, bool) for value in values):
+        return fields.is_in(name, values)
+    # What is looked up is compared bit by bit, and -0.0 is zero too.
+    if any(isinstance(value, float) for value in values):
+        return fields.is_in(name, [*values, 0.0, -0.0])
+    return fields.is_in(name, values) | fields.is_in(name, [-0.0])
 
 
 def _values(wanted: Any) -> list[Any] | None:

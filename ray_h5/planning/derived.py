@@ -51,7 +51,8 @@ def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqua
 
 
 def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
-    hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
+    with np.errstate(over="ignore"):  # what is too large for the dtype is infinite in it
+        hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
     if valid is not None:
         hits = hits & (valid > 0)
     return hits.any(axis=1) if hits.ndim == 2 else hits

@@ -20,8 +20,9 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "of": named,
         "identity": astuple(facts.identity),
         "listing": facts.listing,
+        "left_out": facts.left_out,
         "sources": [[path, astuple(identity)] for path, identity in facts.sources],
-        "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows] for c in facts.columns.values()],
+        "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
     # A table of one row: not all columns need to be of one length.
@@ -59,7 +60,7 @@ def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
 
 
 def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFacts:
-    columns = [ColumnFacts(_spec_from_json(spec), rows, chunk) for spec, rows, chunk in described["columns"]]
+    columns = [_column_from_json(*parts) for parts in described["columns"]]
     specs = [_spec_from_json(spec) for spec in described["values"]]
     if table.num_columns != len(specs) or table.num_rows != min(len(specs), 1):
         raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
@@ -69,6 +70,7 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         FileIdentity(*described["identity"]),
         {column.spec.name: column for column in columns},
         None if listing is None else tuple(listing),
+        tuple((name, why) for name, why in described["left_out"]),
         tuple((source, FileIdentity(*identity)) for source, identity in described["sources"]),
         {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
     )
@@ -82,9 +84,11 @@ def _check(facts: FileFacts) -> None:
     for name in facts.listing or ():
         if name not in facts.columns:
             raise ValueError(f"column {name!r} is listed, and not described")
+    if not all(isinstance(word, str) for each in facts.left_out for word in each):
+        raise ValueError(f"{facts.left_out} names no columns")
     for spec, values in facts.values.items():
         stored = facts.columns.get(spec.name)
-        if values.type != spec.value_type or (stored is not None and len(values) != stored.num_rows):
+        if values.type != spec.kept_type or (stored is not None and len(values) != stored.num_rows):
             raise ValueError(f"column {spec.name!r}: {len(values)} values of type {values.type}")
         if values.null_count:
             raise ValueError(f"column {spec.name!r}: {values.null_count} of its values are missing")
@@ -100,6 +104,13 @@ def _check_integers(what: str, *values: Any) -> None:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{what}: {value!r} is no number of 0 or more")
+
+
+def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: list[Any]) -> ColumnFacts:
+    if any([type(part) for part in each] != [str, int] for each in enum):
+        raise ValueError(f"{enum} names no integers")
+    names = tuple((name, value) for name, value in enum)
+    return ColumnFacts(_spec_from_json(spec), num_rows, chunk_rows, names)
 
 
 def _spec_to_json(spec: ColumnSpec) -> list[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from textwrap import shorten
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,8 @@ from ray_h5.planning.derived import compute
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
 logger = logging.getLogger(__name__)
+
+_WHY_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,19 @@ class ColumnFacts:
         Length of its first axis.
     chunk_rows : int
         Rows that are fetched and decoded together; 1 where each row can be had alone.
+    enum : tuple of (str, int)
+        What the integers of an enum are called.
     """
 
     spec: ColumnSpec
     num_rows: int
     chunk_rows: int
+    enum: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnFacts:
-        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_shape[0] if layout.chunk_shape else 1)
+        chunk_rows = layout.chunk_shape[0] if layout.chunk_shape else 1
+        return cls(ColumnSpec.of(layout), layout.num_rows, chunk_rows, layout.enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +85,9 @@ class Question:
     values: tuple[ColumnSpec, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of one file, in one state.
+    """What is known of one file, in one state. Threads share it: what is learnt makes another one.
 
     Attributes
     ----------
@@ -87,22 +95,30 @@ class FileFacts:
         The file.
     identity : FileIdentity
         Its state.
-    columns : dict of str to ColumnFacts
+    columns : mapping of str to ColumnFacts
         The columns looked at so far.
     listing : tuple of str, optional
         The names of all columns that can be read as rows, once they were asked for.
+    left_out : tuple of (str, str)
+        Columns that have rows which cannot be read, and why; known with the listing.
     sources : tuple of (str, FileIdentity)
         Other files that columns come from.
-    values : dict of ColumnSpec to pyarrow.Array
+    values : mapping of ColumnSpec to pyarrow.Array
         Scalar and virtual columns read so far, one value a row.
     """
 
     path: str
     identity: FileIdentity
-    columns: dict[str, ColumnFacts] = field(default_factory=dict)
+    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
     sources: tuple[tuple[str, FileIdentity], ...] = ()
-    values: dict[ColumnSpec, pa.Array] = field(default_factory=dict)
+    values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of the values."""
+        return sum(array.nbytes for array in self.values.values())
 
     def answers(self, question: Question) -> bool:
         """Whether nothing has to be read for `question`."""
@@ -136,42 +152,75 @@ class FileFacts:
         chosen = self.chosen(columns)
         return common_rows(self.path, chosen) if chosen or columns is None else 0
 
+    def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:
+        """Return these facts and those of more columns."""
+        sources = dict(self.sources)
+        for layout in layouts.values():
+            sources.update(layout.sources)
+        columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()}
+        return replace(self, columns={**self.columns, **columns}, sources=tuple(sources.items()))
+
+    def merged(self, found: FileFacts) -> FileFacts:
+        """Return these facts and those found since; only the latter where the file is no longer as it was."""
+        sources = dict(self.sources)
+        if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
+            return found
+        return replace(
+            found,
+            columns={**self.columns, **found.columns},
+            listing=self.listing if found.listing is None else found.listing,
+            left_out=self.left_out if found.listing is None else found.left_out,
+            sources=tuple({**sources, **dict(found.sources)}.items()),
+            values={**self.values, **found.values},
+        )
+
+    def owned(self, known: FileFacts | None) -> FileFacts:
+        """Return these facts with values that keep no memory but their own, but for those that `known` has."""
+        there = {} if known is None else known.values
+        # A slice keeps the whole of what it is cut from, and what came from a Ray task its place in the object store.
+        values = {spec: array if array is there.get(spec) else _copied(array) for spec, array in self.values.items()}
+        return replace(self, values=values)
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    return pa.concat_arrays([array[:0], array])  # of one array it would return a view
+
 
 def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) -> FileFacts:
-    """Find out what is not yet known of a file. Columns that it lacks are left for the comparison of all files."""
+    """Return what is known of a file and what is asked of it.
+
+    Columns that it lacks are left for the comparison of all files.
+    """
     with scope.open(path, facts.identity if facts is not None else None) as reader:
-        if facts is None:
-            facts = FileFacts(path, reader.identity)
-        _learn_columns(facts, reader, question.columns)
+        facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
-            facts.values[spec] = _values(facts, reader, spec, question.columns)
+            facts = _learn_values(facts, reader, spec, question.columns)
     return facts
 
 
-def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] | None) -> None:
+def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] | None) -> FileFacts:
     if columns is not None:
-        _note(facts, reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
-    elif facts.listing is None:
-        layouts = _readable(reader.layout)
-        _note(facts, layouts)
-        facts.listing = tuple(layouts)
+        return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
+    if facts.listing is not None:
+        return facts
+    layouts, left_out = _readable(reader.layout)
+    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out)
 
 
-def _note(facts: FileFacts, layouts: Mapping[str, ColumnLayout]) -> None:
-    facts.columns.update({name: ColumnFacts.of(layout) for name, layout in layouts.items()})
-    sources = dict(facts.sources)
-    for layout in layouts.values():
-        sources.update(layout.sources)
-    facts.sources = tuple(sources.items())
-
-
-def _values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> pa.Array:
+def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
-    if derived := parse_derived(spec.name):
+    derived = parse_derived(spec.name)
+    if derived is not None:
         column, criterion = derived
-        _note(facts, reader.find([column] if not criterion.reads else [column, criterion.reads]))
-        return pa.array(compute(reader, rows, column, criterion))
-    _note(facts, reader.find([spec.name]))
+        facts = facts.described(reader.find([column] if not criterion.reads else [column, criterion.reads]))
+        values = pa.array(compute(reader, rows, column, criterion))
+    else:
+        facts = facts.described(reader.find([spec.name]))
+        values = _stored(facts, reader, spec, rows)
+    return replace(facts, values={**facts.values, spec: values})
+
+
+def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) -> pa.Array:
     found = facts.columns[spec.name].num_rows
     if found != rows:
         raise SchemaMismatchError(
@@ -180,22 +229,31 @@ def _values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequ
         )
     array = np.empty(rows, spec.dtype)
     reader.read_into({spec.name: array}, np.arange(rows))
-    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}")
+    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
 
 
-def _readable(layout: FileLayout) -> Mapping[str, ColumnLayout]:
+def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
+    """Return the columns that can be delivered, and why others cannot."""
     found: dict[str, ColumnLayout] = {}
-    left_out = dict(layout.refused)
+    refused = {}
+    for name, error in layout.refused.items():
+        if not isinstance(error, UnsupportedColumnError):
+            raise error  # a column of rows, and asked for
+        refused[name] = error
     for name, column in layout.columns.items():
         try:
             ColumnSpec.of(column)
         except UnsupportedColumnError as exc:
-            left_out[name] = exc
+            refused[name] = exc
         else:
             found[name] = column
-    for error in left_out.values():
-        if not isinstance(error, UnsupportedColumnError):
-            # A single value or a reference is no column of rows; but this one is, and is asked for.
-            raise error
+    for error in refused.values():
         logger.info("left out: %s", error)
-    return found
+    return found, tuple((name, _why(name, error)) for name, error in refused.items() if error.has_rows)
+
+
+def _why(name: str, error: Exception) -> str:
+    """Return what an error says of a column, in a few words."""
+    message = str(error)
+    said = message.partition(f"column {name!r}")[2] or message
+    return shorten(re.split("; |[.] ", said, maxsplit=1)[0].strip(" ,"), _WHY_CHARACTERS, placeholder=" ...")

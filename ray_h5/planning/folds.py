@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
@@ -56,7 +55,7 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     if absent:
         raise OptionError(f"kfold: {absent} rows have no {group!r}")
     encoded = columns[group].combine_chunks().dictionary_encode()
-    values, codes = _plain(encoded)
+    values, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
     if len(values) < k:
         raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
     labels = None if stratify is None else columns[stratify].to_numpy()
@@ -66,12 +65,6 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
             f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}"
         )
     return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
-
-
-def _plain(encoded: pa.DictionaryArray | pa.ChunkedArray) -> tuple[list[Any], np.ndarray]:
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.unify_dictionaries().combine_chunks()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
 
 def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,16 @@ import pyarrow as pa
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.derived import derived_spec
-from ray_h5.planning.facts import ColumnFacts, FileFacts, Question, Scope
+from ray_h5.planning.facts import FileFacts, Question, Scope
 from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec
 
 logger = logging.getLogger(__name__)
 
-_MAX_LISTED = 10
+_MAX_LISTED = 5
 _MAX_CARRIED_BYTES = 32 << 20
 
 
@@ -87,12 +89,15 @@ class RowIndex:
         Rows of a chunk of each column; of the file where they are most.
     lookup : Lookup
         How more is found out.
+    cast : callable, optional
+        What becomes of columns while they are read.
     """
 
     files: FileTable
     columns: Mapping[str, ColumnSpec]
     chunk_rows: Mapping[str, int]
     lookup: Lookup
+    cast: Cast | None = None
     _found: dict[str, ColumnSpec] = field(default_factory=dict, repr=False)
     _values: dict[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict, repr=False)
 
@@ -129,7 +134,7 @@ class RowIndex:
                 self._found.setdefault(name, derived_spec(name))
         absent = [name for name in names if name not in self.columns and name not in self._found]
         if absent:
-            also = _build(self.files.paths.to_pylist(), tuple(absent), self.lookup)
+            also = _build(self.files.paths.to_pylist(), tuple(absent), self.lookup, self.cast)
             _check_same_rows(self.files, also.files, absent)
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
@@ -141,6 +146,8 @@ class RowIndex:
             question = Question(tuple(self.columns), absent)
             answers = self.lookup.ask(self.files.paths.to_pylist(), question)
             self._check_current(answers)
+            for column, _ in filter(None, (parse_derived(spec.name) for spec in absent)):
+                check_enums(answers, column)
             for spec in absent:
                 self._values[spec] = _joined(answers, spec)
         return {spec.name: self._values[spec] for spec in columns}
@@ -153,10 +160,15 @@ class RowIndex:
         # Many values stay behind: another process reads those that it needs.
         few = sum(values.nbytes for values in self._values.values()) <= _MAX_CARRIED_BYTES
         values = self._values if few else {}
-        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self._found, values)
+        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self.cast, self._found, values)
 
 
-def build_index(paths: Sequence[str], columns: Sequence[str] | None = None, lookup: Lookup | None = None) -> RowIndex:
+def build_index(
+    paths: Sequence[str],
+    columns: Sequence[str] | None = None,
+    lookup: Lookup | None = None,
+    cast: Cast | None = None,
+) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
 
     Parameters
@@ -167,6 +179,8 @@ def build_index(paths: Sequence[str], columns: Sequence[str] | None = None, look
         The columns wanted; None takes all that can be read as rows.
     lookup : Lookup, optional
         How facts of files are found.
+    cast : callable, optional
+        What becomes of columns while they are read: files need not agree on what is cast away.
 
     Raises
     ------
@@ -178,45 +192,28 @@ def build_index(paths: Sequence[str], columns: Sequence[str] | None = None, look
     wanted = None if columns is None else tuple(dict.fromkeys(columns))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
-    return _build(paths, wanted, lookup or Lookup())
+    return _build(paths, wanted, lookup or Lookup(), cast)
 
 
-def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup) -> RowIndex:
+def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast | None) -> RowIndex:
     facts = lookup.ask(paths, Question(columns))
-    agreed = _agreed_columns(facts, columns, lookup.scope)
+    if columns is None:
+        _say_what_is_left_out(facts)
+    agreed = agreed_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
-    return RowIndex(files, agreed, chunk_rows, lookup)
+    return RowIndex(files, agreed, chunk_rows, lookup, cast)
 
 
-def _agreed_columns(facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope) -> dict[str, ColumnSpec]:
-    expected: dict[str, ColumnSpec] = {}
-    for name in facts[0].chosen(None) if columns is None else columns:
-        found = next((each.columns[name].spec for each in facts if name in each.columns), None)
-        if found is None:
-            with scope.open(facts[0].path) as reader:
-                reader.column(name)  # raises, with near names
-        else:
-            expected[name] = found
-    wrong = [(each, note) for each in facts if (note := _difference(expected, each.chosen(columns)))]
-    if wrong:
-        listed = "\n".join(f"  {each.path}: {difference}" for each, difference in wrong[:_MAX_LISTED])
-        raise SchemaMismatchError(
-            f"{len(wrong)} of {len(facts)} files do not have the columns that the others have:\n{listed}\n"
-            "Choose columns that all files share with columns=[...], or leave those files out."
+def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:
+    left_out = {name: why for each in facts for name, why in each.left_out}
+    if left_out:
+        shown = ", ".join(f"{name} ({why})" for name, why in islice(left_out.items(), _MAX_LISTED))
+        more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+        columns = left_out.keys() | {name for each in facts for name in each.listing or ()}
+        logger.warning(
+            "left out %d of %d columns: %s%s; name columns=[...] to choose", len(left_out), len(columns), shown, more
         )
-    return expected
-
-
-def _difference(expected: Mapping[str, ColumnSpec], found: Mapping[str, ColumnFacts]) -> str:
-    notes = [f"column {name!r} is missing" for name in expected if name not in found]
-    notes += [f"column {name!r} is in this file only" for name in found if name not in expected]
-    notes += [
-        f"column {name!r}: expected {expected[name]}, found {found[name].spec}"
-        for name in expected
-        if name in found and expected[name] != found[name].spec
-    ]
-    return "; ".join(notes)
 
 
 def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]) -> None:
@@ -231,13 +228,6 @@ def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]
 
 
 def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
-    """Return a column of all files in memory of this process, and let each file keep its part of it."""
-    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.value_type).combine_chunks()
-    pieces = whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
-    if len(pieces) == 1:
-        start = 0
-        for facts in answers:
-            length = len(facts.values[spec])
-            facts.values[spec] = pieces[0].slice(start, length)
-            start += length
-    return pa.chunked_array(pieces, spec.value_type)
+    """Return a column of all files in memory of its own."""
+    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type)
+    return pa.chunked_array([whole.combine_chunks()], spec.kept_type)

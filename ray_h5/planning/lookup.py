@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Question, Scope, learn
-from ray_h5.planning.store import MEMORY, is_current, recall, save
+from ray_h5.planning.store import MEMORY, recall, save
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +80,15 @@ class Lookup:
         for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
             for facts in answers:
                 # Equal facts of many files become one object.
-                facts.columns = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
-                known[facts.path] = facts
-                MEMORY.put(facts, self.scope)
+                shared = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
+                known[facts.path] = replace(facts, columns=shared)
+                MEMORY.put(known[facts.path], self.scope)
             log.add(len(answers))
         return [known[path] for path in paths]
 
     def _in_memory(self, path: str, question: Question) -> FileFacts | None:
         facts = MEMORY.get(path, self.scope)
-        return facts if facts is not None and facts.answers(question) and is_current(facts) else None
+        return facts if facts is not None and facts.answers(question) else None
 
 
 def answer_files(question: Question, scope: Scope, index_dir: str | None, paths: list[str]) -> list[FileFacts]:

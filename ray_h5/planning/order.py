@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from ray_h5.planning.recent import Recent
 from ray_h5.planning.shuffle import RoundKeys, Shuffle, make_key, mix, permute, unpermute
 
 _WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
@@ -45,7 +42,7 @@ class ListedGroups:
     """Tells these groups from others, in whichever process they are."""
 
     def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        drawn, ends = _DRAWN.get((self.token, key), lambda: self._draw(key))
+        drawn, ends = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
         at = np.searchsorted(ends, positions, side="right")
         # A group ends where its positions end: count from there.
         return self.starts[drawn[at] + 1] - (ends[at] - positions)
@@ -59,27 +56,8 @@ class ListedGroups:
         return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
 
 
-class _Latest:
-    """The groups of the last epochs as they were drawn: a task's process reads many blocks of one epoch."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._found: OrderedDict[object, tuple[np.ndarray, np.ndarray]] = OrderedDict()
-
-    def get(self, key: object, make: Callable[[], tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-        with self._lock:
-            if key not in self._found:
-                self._found[key] = make()
-            self._found.move_to_end(key)
-            while len(self._found) > self._most:
-                self._found.popitem(last=False)
-            return self._found[key]
-
-
-_DRAWN = _Latest(2)
-# A lock that another thread held at the fork would never be free in the child.
-os.register_at_fork(after_in_child=lambda: _DRAWN.__init__(2))  # type: ignore[misc]
+_DRAWN: Recent[tuple[np.ndarray, np.ndarray]] = Recent(2)
+"""The groups of the last epochs as they were drawn: a task's process reads many blocks of one epoch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

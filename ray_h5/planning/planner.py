@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.predicate import check_names, comparable_type, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.schema import ColumnSpec, cast_column, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 
@@ -62,7 +63,8 @@ def plan_files(
         Threads that one read may use.
     """
     folder = None if index_dir is None else check_index_dir(index_dir)
-    index = build_index(paths, columns, Lookup(Scope.of(group, allow_external, threads), folder))
+    lookup = Lookup(Scope.of(group, allow_external, threads), folder)
+    index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
     specs = cast_columns(index.columns, dtypes or {})
     selection = None if predicate is None else select(index, specs, predicate)
     return index, make_plan(index, list(specs.values()), selection, shuffle, block_rows)
@@ -115,4 +117,4 @@ def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) ->
 
 
 def _nothing(spec: ColumnSpec) -> pa.Array:
-    return pa.array([], comparable_type(spec.value_type))
+    return pa.array([], comparable_type(spec.kept_type))

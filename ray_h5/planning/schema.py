@@ -12,9 +12,12 @@ import pyarrow as pa
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.rows import near_names
-from ray_h5.planning.arrow import arrow_type, real_dtype, to_arrow
+from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
-_TENSOR_KINDS = frozenset({"number", "bool"})
+TENSOR_KINDS = frozenset({"number", "bool"})
+
+Cast = Callable[["ColumnSpec"], "ColumnSpec"]
+"""What becomes of a column while it is read."""
 
 _NO_TENSORS = {
     "string": ("strings", "one string a row, or numbers that stand for them"),
@@ -55,7 +58,7 @@ class ColumnSpec:
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
-        if layout.row_shape and layout.kind not in _TENSOR_KINDS:
+        if layout.row_shape and layout.kind not in TENSOR_KINDS:
             values, instead = _NO_TENSORS[layout.kind]
             raise UnsupportedColumnError(
                 f"{layout.where} holds an array of {values} a row, of shape {layout.row_shape}; read_h5 and H5Dataset "
@@ -90,6 +93,11 @@ class ColumnSpec:
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
 
     @property
+    def kept_type(self) -> pa.DataType:
+        """Arrow type of one value in a column of all rows."""
+        return large_type(self.value_type)
+
+    @property
     def is_scalar(self) -> bool:
         """Whether a predicate can name the column: one plain value a row."""
         return self.tensor_shape == ()
@@ -106,14 +114,14 @@ class ColumnSpec:
                     f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
                 )
             return replace(self, as_bytes=True)
-        if self.kind not in _TENSOR_KINDS:
+        if self.kind not in TENSOR_KINDS:
             raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
         if wanted.kind not in "biufc" or _has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
     def __str__(self) -> str:
-        kind = self.dtype.name if self.kind in _TENSOR_KINDS else self.kind
+        kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
@@ -124,21 +132,40 @@ def cast_columns(columns: Mapping[str, ColumnSpec], dtypes: Mapping[str, object]
     for name in dtypes:
         if name not in columns:
             raise UnknownColumnError(f"dtypes: no column {name!r}.{near_names(name, columns)}")
-    return {name: spec.cast(dtypes[name]) if name in dtypes else spec for name, spec in columns.items()}
+    return {name: cast_column(dtypes, spec) for name, spec in columns.items()}
 
 
-def scalar_to_arrow(array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
+def cast_column(dtypes: Mapping[str, object], spec: ColumnSpec) -> ColumnSpec:
+    """Apply `dtypes` to a column, if it names it."""
+    return spec.cast(dtypes[spec.name]) if spec.name in dtypes else spec
+
+
+def scalar_to_arrow(
+    array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str], kind: pa.DataType | None = None
+) -> pa.Array:
     """Return the values of a scalar column as an Arrow array; ``where(i)`` names the place of value i.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The values.
+    spec : ColumnSpec
+        The column.
+    where : callable
+        Names the place of a value, for messages.
+    kind : pyarrow.DataType, optional
+        `ColumnSpec.value_type`, or `ColumnSpec.kept_type`.
 
     Raises
     ------
     UnsupportedColumnError
         If a string is not UTF-8.
     """
+    kind = spec.value_type if kind is None else kind
     if spec.as_bytes:
-        return pa.array(array, pa.binary())
+        return pa.array(array, kind)
     try:
-        return to_arrow(array, spec.value_type)
+        return to_arrow(array, kind)
     except pa.ArrowInvalid:
         row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
         raise UnsupportedColumnError(

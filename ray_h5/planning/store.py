@@ -9,8 +9,6 @@ import os
 import secrets
 import struct
 import tempfile
-import threading
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from ray_h5.errors import OptionError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.encoding import from_body, to_body
 from ray_h5.planning.facts import FileFacts, Question, Scope
+from ray_h5.planning.recent import Recent
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ _MAX_FILES = 200_000
 _MAX_VALUE_BYTES = 1 << 30
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -34,34 +33,26 @@ _HEADER = struct.Struct("<8sIQ16s")
 class Memory:
     """Facts by file and scope, those used last; safe to use from several threads."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._facts: OrderedDict[tuple[object, ...], tuple[FileFacts, int]] = OrderedDict()
-        self._bytes = 0
+    def __init__(self, most_files: int = _MAX_FILES, most_bytes: int = _MAX_VALUE_BYTES) -> None:
+        self.kept: Recent[FileFacts] = Recent(most_files, most_bytes, lambda facts: facts.value_bytes)
 
     def get(self, path: str, scope: Scope) -> FileFacts | None:
-        with self._lock:
-            key = _key(path, scope)
-            if key not in self._facts:
-                return None
-            self._facts.move_to_end(key)
-            return self._facts[key][0]
+        """Return what is known of a file in its present state, if anything."""
+        key = _key(path, scope)
+        facts = self.kept.get(key)
+        if facts is None or is_current(facts):
+            return facts
+        self.kept.drop(key, facts)
+        return None
 
     def put(self, facts: FileFacts, scope: Scope) -> None:
+        """Add to what is known of a file; what others found out meanwhile stays."""
         key = _key(facts.path, scope)
-        with self._lock:
-            if key in self._facts:
-                self._bytes -= self._facts.pop(key)[1]
-            # What was counted is kept with it: facts are added to later.
-            self._facts[key] = facts, _value_bytes(facts)
-            self._bytes += self._facts[key][1]
-            while self._facts and (len(self._facts) > _MAX_FILES or self._bytes > _MAX_VALUE_BYTES):
-                self._bytes -= self._facts.popitem(last=False)[1][1]
+        facts = facts.owned(self.kept.get(key))
+        self.kept.update(key, lambda known: facts if known is None else known.merged(facts))
 
     def clear(self) -> None:
-        with self._lock:
-            self._facts.clear()
-            self._bytes = 0
+        self.kept.clear()
 
 
 MEMORY = Memory()
@@ -71,8 +62,6 @@ MEMORY = Memory()
 def recall(path: str, scope: Scope, index_dir: str | None, question: Question) -> FileFacts | None:
     """Return what is known of a file in its present state, if anything; preferably what answers the question."""
     facts = MEMORY.get(path, scope)
-    if facts is not None and not is_current(facts):
-        facts = None
     if index_dir is None or (facts is not None and facts.answers(question)):
         return facts
     kept = load(path, scope, index_dir)
@@ -193,7 +182,3 @@ def _key(path: str, scope: Scope) -> tuple[object, ...]:
 
 def _checksum(body: bytes | memoryview) -> bytes:
     return hashlib.blake2b(body, digest_size=16).digest()
-
-
-def _value_bytes(facts: FileFacts) -> int:
-    return sum(array.nbytes for array in facts.values.values())

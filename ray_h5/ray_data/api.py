@@ -82,8 +82,8 @@ def read_h5(
         ``"chunks"`` and ``"files"`` say what is drawn; `ray_h5.Shuffle` says all.
     dtypes : mapping of str to dtype, optional
         Columns to cast while reading: ``{"image": "float16"}`` halves what travels. Values
-        that do not fit become what numpy's ``astype`` makes of them. ``bytes`` for a column of
-        strings delivers them undecoded.
+        that do not fit become what numpy's ``astype`` makes of them. Files may differ in the
+        dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded.
     include_paths : bool
         Add the column ``path``: the file of each row.
     include_row_ids : bool

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.schema import ColumnSpec, cast_column, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
@@ -104,7 +105,8 @@ class H5Datasource(Datasource):
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
         scope = Scope.of(group, allow_external, threads)
-        self._index = build_index(paths, columns, Lookup(scope, index_dir, read_ahead if local_only else in_tasks))
+        lookup = Lookup(scope, index_dir, read_ahead if local_only else in_tasks)
+        self._index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
         self._columns = cast_columns(self._index.columns, dtypes or {})
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, tail)
         self._output = Output((*self._columns, *self._added))

@@ -36,7 +36,9 @@ def where(**criteria: Any) -> Expr:
         ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
         ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
-        the 1 and 0 of integer columns.
+        the 1 and 0 of integer columns. A float is compared in the dtype of the column, as numpy 2
+        does: 0.1 is the 0.1 of a column of float32. (float16 is compared as float32, of which no
+        0.1 is one of float16's.)
 
     Returns
     -------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Any
 
@@ -15,7 +15,7 @@ from ray_h5.planning.criteria import any_equal, between, where
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.planner import select
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samples import Sample
 
@@ -23,7 +23,7 @@ _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
 _GUID = "guid"
 
-_NUMPY_DTYPES = {
+_NUMPY_DTYPES: dict[torch.dtype, np.dtype] = {
     torch.float16: np.dtype(np.float16),
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
@@ -182,26 +182,26 @@ class CombinedHDF5Dataset(H5Dataset):
             return False
         return True
 
-    def _delivered(self, specs: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
-        numbers = _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32))
-        return [
-            spec.cast(numbers) if spec.kind in ("number", "bool") and spec.name not in (*_BOOLS, _GUID) else spec
-            for spec in specs.values()
-        ]
+    def _cast(self, dtypes: Mapping[str, object]) -> Cast:  # noqa: ARG002  it has a dtype of its own for all
+        return partial(_as_floats_or_bool, _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32)))
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
 
     def _column(self, name: str, values: Any) -> Any:
+        if name in _BOOLS and isinstance(values, torch.Tensor):
+            return values[:, 0] if tuple(values.shape[1:]) == (1,) else values
         if not isinstance(values, torch.Tensor):
             return values
         if name == _GUID and values.ndim == 1:
             return [str(value) for value in values.tolist()]
-        if name in _BOOLS and values.ndim == 2 and values.shape[1] == 1:
-            values = values[:, 0]
-        if name in _BOOLS:
-            return values if values.dtype == torch.bool else values != 0
         return values if values.dtype == self.dtype else values.to(self.dtype)
+
+
+def _as_floats_or_bool(floats: np.dtype, spec: ColumnSpec) -> ColumnSpec:
+    if spec.kind not in TENSOR_KINDS or spec.name == _GUID:
+        return spec
+    return spec.cast(bool if spec.name in _BOOLS else floats)
 
 
 def _criteria(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,7 +18,7 @@ from ray_h5.planning.order import Order
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
 from ray_h5.planning.plan import make_order, make_plan
 from ray_h5.planning.planner import select
-from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.schema import Cast, cast_column, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 from ray_h5.torch_data.batched import BatchedDataset, Many
@@ -50,7 +51,7 @@ class H5Dataset(BatchedDataset):
     group : str
         The group that column names are relative to.
     dtypes : mapping of str to dtype, optional
-        numpy dtypes to cast columns to while reading.
+        numpy dtypes to cast columns to while reading; files may differ in what is cast away.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : str, optional
@@ -118,8 +119,9 @@ class H5Dataset(BatchedDataset):
         """Find out what the files hold and which rows pass: when the dataset is made, or again if they changed."""
         columns, predicate, dtypes = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
-        self._index = build_index(self._files, columns, self._lookup)
-        self._specs = self._delivered(cast_columns(self._index.columns, dtypes))
+        cast = self._cast(dtypes)
+        self._index = build_index(self._files, columns, self._lookup, cast)
+        self._specs = [cast(spec) for spec in cast_columns(self._index.columns, dtypes).values()]
         plan = make_plan(self._index, self._specs, self._select(predicate))
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
@@ -216,8 +218,9 @@ class H5Dataset(BatchedDataset):
         self._source.close()
         self._cache.clear()
 
-    def _delivered(self, specs: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
-        return list(specs.values())
+    def _cast(self, dtypes: Mapping[str, object]) -> Cast:
+        """Return what becomes of columns while they are read."""
+        return partial(cast_column, dtypes)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:

@@ -81,6 +81,46 @@ def test_what_passes(criteria, rows):
     assert evaluate(~where(**criteria), TABLE).tolist() == [row for row in range(4) if row not in passing]
 
 
+FLOATS = [0.1, 0.7, -0.0, 0.0, 1.0, 16777216.0, 1e300, -1e300, np.nan, np.inf, -np.inf, 0.10000000149011612]
+
+
+def passing(criteria, table):
+    return evaluate(where(**criteria), table).tolist()
+
+
+@given(st.sampled_from(["f4", "f8"]), st.sampled_from([0.3, *FLOATS]), st.sampled_from([0.3, *FLOATS]))
+def test_a_float_is_compared_in_the_dtype_of_the_column(dtype, one, other):
+    with np.errstate(over="ignore"):
+        values, low, high = np.array(FLOATS, dtype), np.array(one, dtype), np.array(other, dtype)
+    table = pa.table({"x": values})
+    assert passing({"x": one}, table) == np.flatnonzero(values == low).tolist()
+    if not np.isnan(one):
+        assert passing({"x": [one]}, table) == np.flatnonzero(values == low).tolist()
+        assert passing({"x": between(one, None)}, table) == np.flatnonzero(values >= low).tolist()
+        assert passing({"x": between(None, one)}, table) == np.flatnonzero(values <= low).tolist()
+    if one <= other:
+        expected = np.flatnonzero((values >= low) & (values <= high)).tolist()
+        assert passing({"x": between(one, other)}, table) == expected
+    # What is written with pyarrow stays pyarrow's.
+    with np.errstate(invalid="ignore"):
+        expected = np.flatnonzero(values.astype("f8") == one).tolist()
+    assert evaluate(pc.field("x") == one, table).tolist() == expected
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0, [0], [0.0], [-0.0], [0, 3], [0.5, 0]])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i8", "u1"])
+def test_zero_has_two_signs(zero, dtype):
+    assert passing({"x": zero}, pa.table({"x": np.array([0.0, 1, -0.0], dtype)})) == [0, 2]
+
+
+@pytest.mark.parametrize("wanted", [0.1, [0.1], between(0.1, 0.1), between(None, 0.1), any_equal(0.1)])
+def test_the_same_float_passes_in_each_criterion(tmp_path, wanted):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.array([0.7, 0.1, 0.10000002], "f4")
+    assert selected([str(tmp_path / "a.h5")], where(x=wanted), ["x"]) == [1]
+    assert selected([str(tmp_path / "a.h5")], ~where(x=wanted), ["x"]) == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -187,6 +227,7 @@ def test_a_value_at_any_step(classed, wanted, valid):
 
 
 def test_other_columns_for_any_equal(classed):
+    assert selected(classed, where(ids=any_equal(1e300))) == []
     assert selected(classed, where(label=any_equal(1))) == np.flatnonzero(whole(classed, "label") == 1).tolist()
     assert selected(classed, where(good=any_equal(1))) == np.flatnonzero(whole(classed, "good").any(axis=1)).tolist()
     assert selected(classed, where(empty=any_equal(0))) == []

@@ -14,9 +14,14 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning.criteria import where
+from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import build_index
+from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.planner import plan_files
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.store import MEMORY
 
 
 def rewrite(path, **columns):
@@ -68,11 +73,14 @@ def test_a_file_that_differs_is_named(five_files, third, says, columns):
 def test_the_first_ten_files_that_differ_are_listed(tmp_path):
     paths = [str(tmp_path / f"{i}.h5") for i in range(14)]
     for i, path in enumerate(paths):
-        rewrite(path, x=np.zeros(2, "f8" if i else "f4"))
+        rewrite(path, x=np.zeros(2, f"i{1 << i // 4}"))
     with pytest.raises(SchemaMismatchError) as caught:
         build_index(paths)
-    assert "13 of 14 files" in str(caught.value)
+    assert "10 of 14 files" in str(caught.value)
     assert str(caught.value).count("\n  ") == 10
+    with pytest.raises(SchemaMismatchError) as caught:
+        build_index(paths[2:])
+    assert "12 files" in str(caught.value)
 
 
 def test_unequal_first_axes_are_listed(tmp_path):
@@ -125,6 +133,61 @@ def test_what_only_the_reader_reads(tmp_path, values, says):
     assert list(build_index([path]).columns) == ["y"]
 
 
+def write_what_cannot_be_read(path, more=0):
+    tracks = np.zeros((5, 2), [("x", "f4"), ("y", "f4")])
+    rewrite(path, x=np.zeros(5), tracks=tracks, names=np.array([[b"a", b"b"]] * 5), rate=250.0)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("nothing", dtype="f4")
+        file.create_dataset("refs", (5,), h5py.ref_dtype)
+        file.create_dataset("lists", (5,), [("n", "i4"), ("values", h5py.vlen_dtype("f4"))])
+        for i in range(more):
+            file.create_dataset(f"more/{i}", (5, 2), [(f"field_{j}", "f4") for j in range(40)])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_what_is_left_out_is_said_once(tmp_path, caplog, indexed):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(3)]
+    for path in paths:
+        write_what_cannot_be_read(path)
+    lookup = Lookup(index_dir=str(tmp_path)) if indexed else Lookup()
+    for level in ("WARNING", "INFO"):
+        caplog.clear()
+        MEMORY.clear()
+        with caplog.at_level(level, "ray_h5"):
+            index = build_index(paths, lookup=lookup)
+        assert list(index.columns) == ["x"]
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(said) == 1
+        assert said[0].startswith("left out 3 of 4 columns: ")
+        assert said[0].endswith("; name columns=[...] to choose")
+        assert "tracks (holds an array of compound values a row, of shape (2,))" in said[0]
+        assert "names (holds an array of strings a row, of shape (2,))" in said[0]
+        assert "lists (field 'values', has arrays of varying length inside a compound type)" in said[0]
+    if not indexed:
+        # What describes the rows is told to those who ask.
+        assert all(any(name in record.getMessage() for record in caplog.records) for name in ("rate", "refs"))
+    caplog.clear()
+    pickle.loads(pickle.dumps(index)).find(["x"])
+    build_index(paths, ["x"], lookup)
+    assert not caplog.records
+
+
+def test_what_is_left_out_is_not_said_at_length(tmp_path, caplog):
+    write_what_cannot_be_read(tmp_path / "a.h5", 200)
+    build_index([str(tmp_path / "a.h5")])
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("left out 203 of 204 columns: ")
+    assert "and 198 more; name columns" in said
+    assert len(said) < 800
+
+
+def test_a_file_of_nothing_else_says_what_it_left_out(tmp_path, caplog):
+    rewrite(tmp_path / "a.h5", tracks=np.zeros((5, 2), [("x", "f4")]))
+    with pytest.raises(SchemaMismatchError, match="found no column"):
+        build_index([str(tmp_path / "a.h5")])
+    assert "left out 1 of 1 columns: tracks" in caplog.text
+
+
 def test_small_columns_are_read_once_and_cast(five_files):
     index = build_index(five_files, dtypes_free := ["label", "score"])
     assert dtypes_free == list(index.columns)
@@ -136,6 +199,31 @@ def test_small_columns_are_read_once_and_cast(five_files):
     again = pickle.loads(pickle.dumps(index))
     assert again.num_rows == 13
     assert again.columns == index.columns
+
+
+def test_columns_of_all_rows_may_hold_many_strings(tmp_path):
+    pair = np.array([(b"a", 1), (b"b", 2)], [("s", "S1"), ("n", "i4")])
+    rewrite(tmp_path / "a.h5", s=np.array([b"a", b"b"]), pair=pair)
+    index = build_index([str(tmp_path / "a.h5")])
+    columns = index.small_columns([*index.columns.values(), index.columns["s"].cast(bytes)])
+    assert columns["s"].type == pa.large_binary()
+    assert columns["pair"].type == pa.struct([("s", pa.large_string()), ("n", pa.int32())])
+    assert columns["pair"].to_pylist() == [{"s": "a", "n": 1}, {"s": "b", "n": 2}]
+
+
+@pytest.mark.nightly
+def test_more_than_two_gib_of_strings(tmp_path):
+    """In a predicate, in folds, and in one file."""
+    paths, texts = [], [letter * 1_000_000 for letter in "abc"]
+    for text, rows in zip(texts, (2300, 100, 100), strict=True):
+        paths.append(str(tmp_path / f"{text[0]}.h5"))
+        with h5py.File(paths[-1], "w") as file:
+            file.create_dataset("s", (rows,), h5py.string_dtype(), fillvalue=text)  # which is never written
+    index, plan = plan_files(paths, predicate=where(s=texts[0]))
+    assert plan.num_rows == 2300
+    folds = fold_groups(index, 2, "s", None, 0)
+    assert sorted(text[0] for _, test in folds for text in test) == ["a", "b", "c"]
+    MEMORY.clear()
 
 
 def test_a_column_outside_the_selection_can_be_found(five_files):

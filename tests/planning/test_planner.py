@@ -205,7 +205,7 @@ def test_facts_are_looked_up_once(tmp_path, opened):
         (~(field("signal").isin([1])), PredicateError, "holds an array"),
         (field("label") > "x", PredicateError, "label: uint8"),
         ((field("label") > "x") & (field("nothing") == 1), RayH5Error, "nothing|label: uint8"),
-        (field("name") + 1 > 2, PredicateError, "name: string"),
+        (field("name") + 1 > 2, PredicateError, "name: large_string"),
         (field("label") + 1, PredicateError, "cannot be evaluated"),
         (pc.scalar(1), PredicateError, "cannot be evaluated"),
         (field("label", "x") == 1, RayH5Error, "label"),

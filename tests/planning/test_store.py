@@ -1,4 +1,5 @@
 import errno
+import gc
 import json
 import logging
 import os
@@ -14,11 +15,13 @@ import pyarrow as pa
 import pytest
 
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
+from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning import encoding, store
 from ray_h5.planning.criteria import any_equal, where
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.index import build_index
 from ray_h5.planning.planner import plan_files
+from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.store import MEMORY
 
 PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
@@ -76,7 +79,8 @@ def test_another_process_reads_no_file(kept, files):
     folder, expected = kept
     code = """
 import json, sys
-from ray_h5.planning.facts import Scope
+from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.criteria import any_equal, where
 from ray_h5.planning.planner import plan_files
 del Scope.open
@@ -182,7 +186,7 @@ SPOILT = {
     "a bit of the checksum": flip_at(25),
     "a bit of the body": flip_at(-40),
     "another magic": written_over(0, b"ray_h5iy"),
-    "another version": written_over(8, b"\x02"),
+    "another version": written_over(8, b"\x01"),
     "another length": written_over(12, b"\x01\x02"),
     "text": lambda path: path.write_text("hello, this is not an index, and it is longer than its header is"),
     "of another file": another_files,
@@ -199,12 +203,15 @@ SPOILT = {
     "rows below zero": says(set_in("columns", 0, 1, value=-4)),
     "rows that are true": says(set_in("columns", 0, 1, value=True)),
     "chunks of no row": says(set_in("columns", 0, 2, value=0)),
+    "an enum of text": says(set_in("columns", 0, 3, value=[["cat", "0"]])),
+    "an enum of three": says(set_in("columns", 0, 3, value=[["cat", 0, 0]])),
     "a kind that is none": says(set_in("columns", 0, 0, 1, value="pickle")),
     "a dtype that is none": says(set_in("columns", 0, 0, 2, value="nonsense")),
     "a shape below zero": says(set_in("columns", 0, 0, 3, value=[-1])),
     "a state that is none": says(set_in("identity", value=[1, 2])),
     "a state of text": says(set_in("identity", value=["1", "2", "3", "4"])),
     "sources that are none": says(set_in("sources", value=[["x"]])),
+    "left out that is none": says(set_in("left_out", value=[["x", 3]])),
     "a listing of others": says(set_in("listing", value=["nothing"])),
     "more values": says(set_in("values", value=[])),
     "values of another type": says(other_types),
@@ -315,19 +322,87 @@ def test_memory_knows_of_changes_too(files, opened):
 
 def test_memory_is_bounded(files, monkeypatch):
     MEMORY.clear()
-    monkeypatch.setattr(store, "_MAX_FILES", 3)
+    monkeypatch.setattr(MEMORY.kept, "most", 3)
     for _ in range(3):
         assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
-        assert len(MEMORY._facts) <= 3
-    monkeypatch.setattr(store, "_MAX_FILES", 100)
-    monkeypatch.setattr(store, "_MAX_VALUE_BYTES", 60)
+        assert len(MEMORY.kept) <= 3
+    monkeypatch.setattr(MEMORY.kept, "most", 100)
+    monkeypatch.setattr(MEMORY.kept, "most_bytes", 60)
     for predicate in (PREDICATE, where(score=1.0), PREDICATE):
         plan_files(files, predicate=predicate)
-        assert 0 <= MEMORY._bytes <= 60
-        assert sum(size for _, size in MEMORY._facts.values()) == MEMORY._bytes
-        assert len(MEMORY._facts) < 5
+        assert 0 <= MEMORY.kept.total_bytes <= 60
+        assert sum(size for _, size in MEMORY.kept._kept.values()) == MEMORY.kept.total_bytes
+        assert len(MEMORY.kept) < 5
     MEMORY.clear()
-    assert MEMORY._bytes == 0
+    assert MEMORY.kept.total_bytes == 0
+
+
+def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(20)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            file["s"] = np.arange(20_000)
+    MEMORY.clear()
+    monkeypatch.setattr(MEMORY.kept, "most_bytes", 2 * 160_000)
+    before = pa.total_allocated_bytes()
+    plan_files(paths, predicate=where(s=[3, 5]))
+    gc.collect()
+    assert pa.total_allocated_bytes() - before == MEMORY.kept.total_bytes == 2 * 160_000
+    MEMORY.clear()
+
+
+def test_what_is_kept_of_a_part_keeps_no_whole():
+    whole = pa.array(np.arange(1000))
+    spec = ColumnSpec("s", "number", np.dtype(np.int64), ())
+    facts = FileFacts("/a.h5", FileIdentity(1, 1, 1, 1), values={spec: whole[10:20]}).owned(None)
+    assert facts.values[spec].equals(whole[10:20])
+    assert facts.values[spec].get_total_buffer_size() == 80
+    assert facts.owned(facts).values[spec] is facts.values[spec]
+
+
+def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(12)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            for column in range(12):
+                file[f"s{column}"] = np.arange(10)
+    found = []
+
+    def plan(thread, turn):
+        columns = [f"s{thread}", f"s{(thread * 7 + turn) % 12}"]
+        predicate = where(**{f"s{(thread * 3 + 1) % 12}": [3, 5]})
+        found.append(plan_files(paths, columns=columns, predicate=predicate)[1].num_rows)
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(4):
+            MEMORY.clear()
+            threads = [threading.Thread(target=plan, args=(thread, turn)) for thread in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert found == [24] * 32
+    # What one thread found out is not lost to another.
+    assert {f"s{thread}" for thread in range(8)} <= MEMORY.get(paths[0], Scope()).columns.keys()
+
+
+def facts_of(state, column, source=None):
+    layout = {column: ColumnFacts(ColumnSpec(column, "number", np.dtype("i4"), ()), 3, 1)}
+    sources = () if source is None else (("/other.h5", FileIdentity(source, 0, 0, 0)),)
+    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, sources=sources)
+
+
+def test_facts_of_one_state_are_merged_and_those_of_another_replaced():
+    one = facts_of(1, "a")
+    assert list(one.merged(facts_of(1, "b", source=1)).columns) == ["a", "b"]
+    assert list(one.merged(facts_of(2, "b")).columns) == ["b"]
+    assert list(facts_of(1, "a", source=1).merged(facts_of(1, "b", source=2)).columns) == ["b"]
+    assert facts_of(1, "a", source=1).merged(facts_of(1, "b")).sources == facts_of(1, "a", source=1).sources
+    assert list(one.columns) == ["a"]
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
@@ -373,6 +448,7 @@ def test_writers_at_one_time_leave_whole_files(tmp_path, files):
 import sys
 from ray_h5.planning.criteria import where
 from ray_h5.planning.planner import plan_files
+from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.store import MEMORY
 for i in range(10):
     MEMORY.clear()

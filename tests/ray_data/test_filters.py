@@ -11,7 +11,7 @@ from ray.data.expressions import col, lit
 
 import ray_h5
 from ray_h5 import any_equal, between, row_mask, where
-from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.planning.criteria import where as arrow_where
 from ray_h5.planning.planner import plan_files
 from tests.planning.test_planner import NAMES, TEXTS, table_of, write
@@ -114,6 +114,22 @@ def test_the_same_words_select_the_same_rows_with_ray_and_without(paths, criteri
     assert ids_of(ds) == plan.selection.tolist() == pushed(ds).plan().selection.tolist()
     negated = read(paths, columns=["x"]).filter(expr=~where(**criteria))
     assert sorted(ids_of(negated) + plan.selection.tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize("wanted", [0.1, [0.1], between(0.1, 0.1), any_equal(0.1)])
+def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
+    for i, dtype in enumerate(("f4", "f8")):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["f"] = np.array([0.7, 0.1, 0.10000002], dtype)
+    narrow, both = str(tmp_path / "0.h5"), str(tmp_path)
+    with pytest.raises(SchemaMismatchError, match=r"pass dtypes=\{'f': 'float64'\}"):
+        ray_h5.read_h5(both)
+    assert ids_of(ray_h5.read_h5(narrow, include_row_ids=True).filter(expr=where(f=wanted))) == [1]
+    ds = ray_h5.read_h5(both, dtypes={"f": "f4"}, include_row_ids=True)
+    if wanted != any_equal(0.1):
+        assert ids_of(ds.filter(expr=where(f=wanted))) == [1, 4]
+        # Also where Ray itself filters.
+        assert ids_of(ds.map_batches(lambda batch: batch).filter(expr=where(f=wanted))) == [1, 4]
 
 
 def test_filters_around_everything(paths):

@@ -319,3 +319,30 @@ def test_labels_in_rows_of_one(tmp_path):
 def test_criteria_that_mean_something_else(files, options, message):
     with pytest.raises(OptionError, match=message):
         CombinedHDF5Dataset(files, **options)
+
+
+@pytest.mark.parametrize("fields", [None, ["fhr", "cs_label"]])
+def test_files_may_hold_numbers_of_several_dtypes(tmp_path, fields):
+    """They are all cast to the dtype of the dataset, and labels to bool."""
+    paths = [write_signals(tmp_path / f"{i}.h5", 30 * i, 30) for i in range(2)]
+    with h5py.File(paths[1], "a") as file:
+        for name, dtype in (("fhr", "f4"), ("epoch", "f8"), ("target", "i8"), ("cs_label", "u1"), ("bg_label", "i4")):
+            values = file[name][:]
+            del file[name]
+            file[name] = values.astype(dtype)
+    criteria = {"cs_label": True, "epoch_max": 20, "label": 1}
+    alone = [CombinedHDF5Dataset(path, fields, **criteria) for path in paths]
+    dataset = CombinedHDF5Dataset(paths, fields, **criteria)
+    assert len(dataset) == len(alone[0]) + len(alone[1])
+    for i, sample in enumerate([*alone[0], *alone[1]]):
+        assert dataset[i].cs_label is sample.cs_label is True
+        assert torch.equal(dataset[i].fhr, sample.fhr)
+    assert pickle.loads(pickle.dumps(dataset)).columns == dataset.columns
+
+
+def test_both_ends_of_the_epochs_are_included(tmp_path):
+    path = write_signals(tmp_path / "a.h5", 0, 3)
+    with h5py.File(path, "a") as file:
+        file["epoch"][:] = [0.1, 0.5, 0.7]
+    assert chosen([path], epoch_min=0.1, epoch_max=0.5) == [0, 1]
+    assert chosen([path], epoch_min=0.7) == [2]
