@@ -98,18 +98,26 @@ def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
     total = ReadStats()
     own = [in_turn, *[[]] * (threads - 1)]
     with ThreadPoolExecutor(threads, thread_name_prefix="ray_h5") as pool:
-        for stats in pool.map(_work, own, [shared] * threads):
-            total.add(stats)
+        try:
+            for stats in pool.map(_work, own, [shared] * threads):
+                total.add(stats)
+        except BaseException:
+            shared.clear()  # an error, or Ctrl-C: the others do no more than what they are at
+            raise
     return total
 
 
 def _work(own: Sequence[Job], shared: deque[Job]) -> ReadStats:
     """Do one's own jobs, and then those that are there for all, as many as one comes to."""
     worker = Worker()
-    for job in own:
-        job(worker)
-    while (other := _next(shared)) is not None:
-        other(worker)
+    try:
+        for job in own:
+            job(worker)
+        while (other := _next(shared)) is not None:
+            other(worker)
+    except BaseException:
+        shared.clear()
+        raise
     return worker.stats
 
 

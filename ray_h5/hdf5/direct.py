@@ -15,6 +15,7 @@ from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError
 from ray_h5.hdf5.columns import H5pyColumn, InTurn, Job, Library, Worker
 from ray_h5.hdf5.gather import LARGE_ROW_BYTES, RowRequest, Runs, extent_spans, fetch_spans, group_by_chunk, unbroken
+from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.source import ByteSource
 
@@ -92,7 +93,9 @@ class DirectColumn:
             first = np.repeat(stored.offsets, stored.lengths)
             jobs += self._extent_jobs(rows, first + rows.rows % self._grid.chunk_rows * self._row_bytes, out)
         if unclear.any():
-            through_h5py = H5pyColumn(self._path, self._layout)
+            assert self._index is not None
+            guard = ChunkGuard(self._path, self._layout, self._source, self._index)
+            through_h5py = H5pyColumn(self._path, self._layout, guard.check)
             jobs += through_h5py.jobs(pieces.select(unclear).rows_of(), out, library)
         decoded = pieces.select(~(missing | by_row | unclear))
         return jobs + self._decode_jobs(decoded, out) if len(decoded) else jobs

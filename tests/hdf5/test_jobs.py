@@ -1,6 +1,7 @@
 """Which thread does which part of a read."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -39,6 +40,23 @@ def test_an_error_in_any_thread_is_raised():
     for jobs in ([fail, succeed, succeed], [succeed, succeed, fail], [InTurn([succeed, fail]), succeed]):
         with pytest.raises(IndexError, match="it failed"):
             run_jobs(jobs, 2)
+
+
+def test_after_an_error_no_other_job_is_begun():
+    done = []
+
+    def fail(_):
+        raise IndexError("it failed")
+
+    def other(_):
+        time.sleep(0.01)
+        done.append(1)
+
+    for jobs in ([fail, *[other] * 200], [InTurn([fail]), *[other] * 200]):
+        done.clear()
+        with pytest.raises(IndexError):
+            run_jobs(jobs, 2)
+        assert len(done) < 100
 
 
 @pytest.mark.parametrize(("row_values", "jobs_of_one_thread"), [(256, True), (16384, False)])
