@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _BOARD = "ray_h5_epochs"
 _BOARDS: dict[str, Any] = {}
+_OWN: dict[str, Own] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,14 @@ class Running:
         return Position(*at, stretch.done, self.tail)
 
 
+@dataclass(slots=True)
+class Own:
+    """What was said in this process of a dataset that it reads by itself, and what its epoch is like."""
+
+    setting: Setting
+    running: Running | None = None
+
+
 class Board:
     """Where settings are kept, for all processes of a job: a named actor without a CPU."""
 
@@ -95,14 +104,14 @@ class Board:
         self._tokens[name] = token
         self._running.pop(name, None)
 
-    def set(self, name: str, setting: Setting) -> list[str]:
-        """Keep a setting; return the names there are, if this is none of them."""
+    def set(self, name: str, setting: Setting) -> Setting | list[str]:
+        """Keep a setting and return it as it is kept; or return the names there are, if this is none of them."""
         if name not in self._tokens:
             return sorted(self._tokens)
         last = self._settings.get(name)
         turn = 1 if last is None else last.turn + 1
         self._settings[name] = replace(setting, turn=turn, token=self._tokens[name])
-        return []
+        return self._settings[name]
 
     def get(self, name: str) -> tuple[Setting | None, str]:
         """Return the last setting of a name, and the token of the dataset that has it now."""
@@ -160,6 +169,19 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
     PositionError
         If the position is none, or of another epoch.
     """
+    _OWN.pop(name, None)
+    _set(name, epoch, position, world_size)
+
+
+def set_own_epoch(name: str, epoch: int, position: Position | None = None) -> None:
+    """Say it of a dataset that this process reads the whole of; arguments and errors as in `set_epoch`.
+
+    Other workers that do so may be in another epoch, or in another place of it: they do not wait for each other.
+    """
+    _OWN[name] = Own(_set(name, epoch, position, 1))
+
+
+def _set(name: str, epoch: int, position: Position | None, world_size: int | None) -> Setting:
     check_name(name)
     epoch = _integer("epoch", epoch, 0)
     world_size = _world_size() if world_size is None else _integer("world_size", world_size, 1)
@@ -170,9 +192,10 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         )
     if position is not None and position.epoch != epoch:
         raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
-    names = ray.get(_board().set.remote(name, Setting(epoch, position, world_size)))
-    if names:
-        raise _unknown(name, names)
+    found = ray.get(_board().set.remote(name, Setting(epoch, position, world_size)))
+    if not isinstance(found, Setting):
+        raise _unknown(name, found)
+    return found
 
 
 def _integer(what: str, value: object, least: int) -> int:
@@ -189,7 +212,8 @@ def check_name(name: object) -> None:
 
 def running(name: str) -> Running:
     """Return what the epoch that a dataset is read in is like."""
-    found = ray.get(_board().running.remote(name))
+    own = _OWN.get(name)
+    found = own.running if own is not None else ray.get(_board().running.remote(name))
     if found is None:
         raise OptionError(f"dataset {name!r} has not been iterated yet")
     return found
@@ -246,8 +270,7 @@ class Epochs:
         if self._board is not None:
             in_order = context.execution_options.preserve_order
             planned = plan.seed, plan.block_rows, plan_hash(plan), plan.tail
-            found = Running(stretch, *planned, in_order, self.rows_are_kept)
-            ray.get(self._board.begin.remote(self.name, found))
+            self._tell(Running(stretch, *planned, in_order, self.rows_are_kept))
         return stretch
 
     def _setting(self) -> Setting | None:
@@ -255,6 +278,8 @@ class Epochs:
         if self._board is None:
             return None
         setting, token = ray.get(self._board.get.remote(self.name))
+        own = _OWN.get(self.name or "")
+        setting = own.setting if own is not None else setting
         if setting is None or setting.token == self.token:
             return setting
         if token != self.token:
@@ -264,6 +289,14 @@ class Epochs:
             )
         # It was said of the dataset that had the name before.
         return None
+
+    def _tell(self, found: Running) -> None:
+        """Let it be known what the epoch that begins is like."""
+        own = _OWN.get(self.name or "")
+        if own is not None:
+            own.running = found
+        else:
+            ray.get(self._board.begin.remote(self.name, found))
 
     def _resumed(self, plan: ReadPlan, position: Position, world_size: int) -> Stretch:
         if self.rows_are_kept:

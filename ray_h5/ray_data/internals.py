@@ -92,6 +92,6 @@ def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) ->
     return ds if after is dag else Dataset._from_parent(ds, LogicalPlan(after, ds.context))
 
 
-def workers_that_share(shard: DataIterator) -> int:
-    """Return among how many workers a dataset is split; 1 where each has the whole of it."""
-    return int(shard.world_size()) if isinstance(shard, StreamSplitDataIterator) else 1
+def workers_that_share(shard: DataIterator) -> int | None:
+    """Return among how many workers a dataset is split; None where each reads the whole of it by itself."""
+    return int(shard.world_size()) if isinstance(shard, StreamSplitDataIterator) else None

@@ -13,7 +13,7 @@ from ray.train import DataConfig
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import Running, running, set_epoch
+from ray_h5.ray_data.epochs import Running, running, set_epoch, set_own_epoch
 from ray_h5.ray_data.internals import datasources, row_count_changers, with_datasources, workers_that_share
 
 if TYPE_CHECKING:
@@ -95,9 +95,11 @@ class TrainBatches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from ray_h5.ray_data.collate import to_device
 
-        # What each worker has the whole of is done by all of them alike.
         workers = workers_that_share(self._shard)
-        set_epoch(self._name, self._epoch, position=self._start, world_size=workers)
+        if workers is None:
+            set_own_epoch(self._name, self._epoch, self._start)
+        else:
+            set_epoch(self._name, self._epoch, position=self._start, world_size=workers)
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         for batch in to_device(batches, self._device):

@@ -18,7 +18,7 @@ import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.planner import plan_files
-from ray_h5.ray_data.epochs import running
+from ray_h5.ray_data.epochs import running, set_own_epoch
 from ray_h5.ray_data.internals import datasources, workers_that_share
 from ray_h5.ray_data.train import TrainBatches
 
@@ -172,6 +172,35 @@ def test_each_worker_has_the_same_number_of_full_batches(paths, tmp_path):
         assert [row for line in lines if line["epoch"] == epoch for row in line["ids"]] == order_of(paths, epoch)[:144]
 
 
+def whole_loop(config):
+    """Go on in the middle of an epoch of a dataset that each worker has the whole of."""
+    rows, positions = [], []
+    for steps in (3, None):
+        start = positions[-1] if positions else None
+        batches = ray_h5.train_batches("whole", 1, batch_size=BATCH, position=start)
+        for batch in itertools.islice(batches, steps):
+            rows += batch["row_id"].tolist()
+        positions.append(batches.position())
+    rank = ray.train.get_context().get_world_rank()
+    (Path(config["log"]) / f"{rank}.json").write_text(json.dumps([rows, positions[0].to_dict()]))
+
+
+@pytest.mark.nightly
+def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, tmp_path):
+    TorchTrainer(
+        whole_loop,
+        train_loop_config={"log": str(tmp_path)},
+        datasets={"whole": read(paths, "whole")},
+        dataset_config=ray_h5.data_config(datasets_to_split=[]),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    for rank in (0, 1):
+        rows, position = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert rows == order_of(paths, 1)
+        assert (position["rows"], position["world_size"]) == (3 * BATCH, 1)
+
+
 def configured(ds, caplog, world_size):
     config = ray_h5.data_config()
     with caplog.at_level(logging.WARNING, "ray_h5"):
@@ -243,10 +272,26 @@ def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
     assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2) == []
 
 
+@ray.remote(num_cpus=0)
+def set_elsewhere(name, epoch):
+    set_own_epoch(name, epoch)
+
+
+def test_workers_that_read_the_whole_may_be_in_different_epochs(paths):
+    ds = read(paths, "own")
+    set_own_epoch("own", 1)
+    ray.get(set_elsewhere.remote("own", 3))
+    assert ids_of(ds) == order_of(paths, 1)
+    assert running("own").stretch.epoch == 1
+    set_epoch("own", 2)  # from here on they are told together
+    assert ids_of(ds) == order_of(paths, 2)
+    assert running("own").stretch.epoch == 2
+
+
 def test_it_is_known_how_many_workers_share_a_dataset(paths):
     ds = read(paths, "shared")
     assert [workers_that_share(shard) for shard in ds.streaming_split(3, equal=True)] == [3, 3, 3]
-    assert workers_that_share(ds.iterator()) == 1
+    assert workers_that_share(ds.iterator()) is None
 
 
 def test_without_order_there_is_no_position(paths):
