@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import h5py
@@ -11,7 +13,7 @@ import numpy as np
 from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.columns import Worker
-from ray_h5.hdf5.gather import group_by_chunk
+from ray_h5.hdf5.gather import Request
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.packed import wrong_nbit, wrong_scaleoffset
 from ray_h5.hdf5.source import ByteSource
@@ -46,36 +48,44 @@ class ChunkGuard:
     source: ByteSource | None
     index: ChunkIndex
 
-    def check(self, rows: np.ndarray, worker: Worker, dataset: h5py.Dataset) -> None:
-        """Raise `CorruptChunkError` unless each chunk that holds one of `rows` is of its proper size.
+    def check(self, request: Request, worker: Worker, dataset: h5py.Dataset) -> None:
+        """Raise `CorruptChunkError` unless each chunk that holds one of its rows is of its proper size.
 
         Where this package knows the whole pipeline, that is found out by decoding.
         """
         grid = ChunkGrid.of(self.layout)
-        chunk_rows, _ = group_by_chunk(rows, grid.chunk_rows)
+        chunk_rows, _ = request.by_chunk(grid.chunk_rows)
         numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
-        places = (column.tolist() for column in (numbers, *self.index.locate(numbers)))
-        decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes) if self._decodes else None
-        for number, offset, size, mask in zip(*places, strict=True):
-            if offset == UNALLOCATED:
-                continue
-            if size == self.layout.chunk_bytes and mask == 0 and grid.is_partial(number):
-                continue  # a partial chunk may be left unfiltered, and its mask does not say it
+        offsets, sizes, masks = self.index.locate(numbers)
+        # A partial chunk may be left unfiltered, and its mask does not say it.
+        unclear = (sizes == self.layout.chunk_bytes) & (masks == 0)
+        if unclear.any():
+            unclear &= grid.sticks_out(numbers)
+        there = np.flatnonzero((offsets != UNALLOCATED) & ~unclear)
+        looks = self._looks_into(worker)
+        corners = grid.corners(numbers[there]) if looks and self.source is None else itertools.repeat(())
+        places = (column[there].tolist() for column in (numbers, offsets, sizes, masks))
+        for number, offset, size, mask, corner in zip(*places, corners, strict=False):
             reason = self._wrong_size(size, mask)
-            if reason is None and (decoder is not None or self._inflates):
+            if reason is None and looks:
                 if self.source is None:
-                    stored = _through_libhdf5(dataset, grid.corner(number))
+                    stored = _through_libhdf5(dataset, corner)
                 else:
                     stored = worker.buffer("stored", size)
                     self.source.read_into(offset, stored.data)
                 if len(stored) != size:
                     reason = f"libhdf5 lists {size} stored bytes and finds {len(stored)}"
-                elif decoder is not None:
-                    reason = self._wrong_stream(decoder, stored, mask, worker)
                 else:
-                    reason = self._wrong_length(stored.tobytes(), mask)
+                    reason = looks(stored, mask)
             if reason is not None:
                 raise corrupt_chunk(self.path, self.layout, number, offset, size, reason)
+
+    def _looks_into(self, worker: Worker) -> Callable[[np.ndarray, int], str | None] | None:
+        """Return what says, of a chunk as it is stored, what is wrong with it; None if its size has to do."""
+        if self._decodes:
+            decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes)
+            return lambda stored, mask: self._wrong_stream(decoder, stored, mask, worker)
+        return (lambda stored, mask: self._wrong_length(stored.tobytes(), mask)) if self._inflates else None
 
     @property
     def _decodes(self) -> bool:
