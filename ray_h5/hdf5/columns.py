@@ -233,7 +233,8 @@ class H5pyColumn:
         # What h5py makes of the two selections takes as long as to copy this much.
         large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
         if large and alike and self.layout.kind == "number":
-            out[there] = 0  # libhdf5 may leave alone what was never written
+            if self.layout.offset is None:
+                out[there] = 0  # libhdf5 may leave alone what was never written
             dataset.read_direct(out, np.s_[low:high], there)
         elif self.layout.kind == "struct":
             out[batch.listed().places] = dataset[low:high]  # a slice would leave out its padding
