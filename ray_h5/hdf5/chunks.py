@@ -60,10 +60,11 @@ class ChunkGrid:
         """Return the first row of chunk `number`."""
         return number // self.per_row * self.chunk_rows
 
-    def corner(self, number: int) -> tuple[int, ...]:
-        """Return where chunk `number` begins along each axis."""
-        cells = np.unravel_index(number, self.counts)
-        return tuple(int(i) * c for i, c in zip(cells, self.chunk_shape, strict=True))
+    def corners(self, numbers: np.ndarray) -> list[tuple[int, ...]]:
+        """Return where chunks begin along each axis."""
+        cells = np.unravel_index(numbers, self.counts)
+        axes = [(cell * size).tolist() for cell, size in zip(cells, self.chunk_shape, strict=True)]
+        return list(zip(*axes, strict=True))
 
     def slices(self, number: int) -> tuple[slice, ...]:
         """Return what chunk `number` covers of the axes after the first."""
@@ -71,12 +72,13 @@ class ChunkGrid:
         extents = zip(cells, self.chunk_shape[1:], self.shape[1:], strict=True)
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in extents)
 
-    def is_partial(self, number: int) -> bool:
-        """Tell whether chunk `number` sticks out over the end of an axis."""
-        covered = zip(self.slices(number), self.chunk_shape[1:], strict=True)
-        return self.first_row(number) + self.chunk_rows > self.shape[0] or any(
-            part.stop - part.start < size for part, size in covered
-        )
+    def sticks_out(self, numbers: np.ndarray) -> np.ndarray:
+        """Tell which chunks stick out over the end of an axis."""
+        found = np.zeros(len(numbers), bool)
+        cells = np.unravel_index(numbers, self.counts)
+        for cell, size, length in zip(cells, self.chunk_shape, self.shape, strict=True):
+            found |= (cell + 1) * size > length
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -14,7 +14,16 @@ import numpy as np
 
 from ray_h5.errors import CorruptChunkError, TransientIOError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.gather import PAGE_BYTES, RowRequest, Runs, library_batches, library_spans
+from ray_h5.hdf5.gather import (
+    PAGE_BYTES,
+    Request,
+    RowRange,
+    RowRequest,
+    Runs,
+    library_batches,
+    library_spans,
+    range_pieces,
+)
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import is_transient
 
@@ -151,9 +160,9 @@ class H5pyColumn:
 
     path: str
     layout: ColumnLayout
-    guard: Callable[[np.ndarray, Worker, h5py.Dataset], None] | None = None
+    guard: Callable[[Request, Worker, h5py.Dataset], None] | None = None
 
-    def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         For one thread: libhdf5 has one lock, so a second one would win no time, and it would keep memory of its own
@@ -161,31 +170,44 @@ class H5pyColumn:
         """
         dataset = library.dataset(self.layout.name)
         # libhdf5 selects no rows that have no values.
-        return [InTurn([partial(self._read, dataset, request, out)])] if len(request.rows) and out.size else []
+        return [InTurn([partial(self._read, dataset, request, out)])] if len(request) and out.size else []
 
-    def _read(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
-        row_bytes = self.layout.row_bytes
-        spans = self._spans(request.rows)
-        batches, full = library_batches(request.rows, spans, row_bytes, _OBJECT_BYTES if self._apart else row_bytes)
-        for i in range(0, len(full), _GUARDED_BATCHES):
-            some = slice(i, i + _GUARDED_BATCHES)
-            starts, stops = batches.start[some].tolist(), batches.stop[some].tolist()
+    def _read(self, dataset: h5py.Dataset, request: Request, out: np.ndarray, worker: Worker) -> None:
+        for part, batches in self._parts(request):
             if self.guard is not None:
-                self.guard(request.rows[starts[0] : stops[-1]], worker, dataset)
-            for start, stop, whole in zip(starts, stops, full[some].tolist(), strict=True):
-                batch = request.select(slice(start, stop))
+                self.guard(part, worker, dataset)
+            for batch, full in batches:
                 try:
-                    self._read_batch(dataset, batch, out, whole=whole)
+                    self._read_batch(dataset, batch, out, full=full)
                 except CorruptChunkError:
-                    self._name_the_damage(dataset, batch, out)
+                    self._name_the_damage(dataset, batch.listed(), out)
                     raise
                 worker.stats.h5py_reads += 1
 
+    def _parts(self, request: Request) -> Iterator[tuple[Request, Sequence[tuple[Request, bool]]]]:
+        """Yield parts that the guard looks at at once, and the batches of each, with whether they are full."""
+        row_bytes = self.layout.row_bytes
+        if isinstance(request, RowRange):
+            for piece in range_pieces(request, self._chunk_rows, row_bytes):
+                yield piece, [(piece, True)]
+            return
+        spans = self._spans(request.rows)
+        batches, full = library_batches(request.rows, spans, row_bytes, _OBJECT_BYTES if self._apart else row_bytes)
+        starts, stops = batches.start.tolist(), batches.stop.tolist()
+        made = [request.select(slice(start, stop)).packed() for start, stop in zip(starts, stops, strict=True)]
+        for i in range(0, len(made), _GUARDED_BATCHES):
+            some = slice(i, i + _GUARDED_BATCHES)
+            part = request.select(slice(starts[i], stops[some][-1]))
+            yield part, list(zip(made[some], full[some].tolist(), strict=True))
+
+    @property
+    def _chunk_rows(self) -> int:
+        return self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
+
     def _spans(self, rows: np.ndarray) -> Runs:
-        chunk_rows = self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
         # In other storage than this, what lies between two rows may be in a file that is not asked for.
         gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
-        return library_spans(rows, chunk_rows, self.layout.row_bytes, gap_bytes)
+        return library_spans(rows, self._chunk_rows, self.layout.row_bytes, gap_bytes)
 
     @property
     def _apart(self) -> bool:
@@ -196,31 +218,34 @@ class H5pyColumn:
         """Raise for the first span of a batch that cannot be read."""
         spans = self._spans(batch.rows)
         for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True):
-            self._read_batch(dataset, batch.select(slice(start, stop)), out, whole=True)
+            self._read_batch(dataset, batch.select(slice(start, stop)), out, full=True)
 
-    def _read_batch(self, dataset: h5py.Dataset, batch: RowRequest, out: np.ndarray, *, whole: bool) -> None:
-        low, high = int(batch.rows[0]), int(batch.rows[-1]) + 1
+    def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray, *, full: bool) -> None:
+        low, high = batch.bounds
         try:
-            if not (np.all(np.diff(batch.rows) == 1) and np.all(np.diff(batch.places) == 1)):
-                out[batch.places] = dataset[low:high][batch.rows - low] if whole else _selected(dataset, batch.rows)
+            if isinstance(batch, RowRange):
+                self._read_range(dataset, batch, out)
+            elif full:
+                out[batch.places] = dataset[low:high][batch.rows - low]
             else:
-                self._read_range(dataset, low, high, out, int(batch.places[0]))
+                out[batch.places] = _selected(dataset, batch.rows)
         except OSError as exc:
             where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
             if is_transient(exc):
                 raise TransientIOError(f"{where}: {exc}") from exc
             raise CorruptChunkError(f"{where}: h5py cannot read them, a chunk is damaged: {exc}") from exc
 
-    def _read_range(self, dataset: h5py.Dataset, low: int, high: int, out: np.ndarray, place: int) -> None:
-        there = slice(place, place + high - low)
+    def _read_range(self, dataset: h5py.Dataset, batch: RowRange, out: np.ndarray) -> None:
+        (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))
         alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:] and out.flags.c_contiguous
         # What h5py makes of the two selections takes as long as to copy this much.
-        large = (high - low) * self.layout.row_bytes >= _DIRECT_BYTES
+        large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
         if large and alike and self.layout.kind == "number":
-            out[there] = 0  # libhdf5 may leave alone what was never written
+            if self.layout.offset is None:
+                out[there] = 0  # libhdf5 may leave alone what was never written
             dataset.read_direct(out, np.s_[low:high], there)
         elif self.layout.kind == "struct":
-            out[np.arange(place, place + high - low)] = dataset[low:high]  # a slice would leave out its padding
+            out[batch.listed().places] = dataset[low:high]  # a slice would leave out its padding
         else:
             out[there] = dataset[low:high]
 

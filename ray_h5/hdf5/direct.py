@@ -14,7 +14,17 @@ from ray_h5.hdf5.buffers import as_bytes
 from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError
 from ray_h5.hdf5.columns import H5pyColumn, InTurn, Job, Library, Worker
-from ray_h5.hdf5.gather import LARGE_ROW_BYTES, RowRequest, Runs, extent_spans, fetch_spans, group_by_chunk, unbroken
+from ray_h5.hdf5.gather import (
+    LARGE_ROW_BYTES,
+    Request,
+    RowRange,
+    RowRequest,
+    Runs,
+    extent_spans,
+    fetch_spans,
+    solid_spans,
+    unbroken,
+)
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.source import ByteSource
@@ -53,18 +63,23 @@ class DirectColumn:
         self._by_row = self._grid.chunk_shape[1:] == layout.row_shape
         self._decoder = ChunkDecoder(layout.pipeline, self._chunk_bytes)
 
-    def jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         `out` may have another dtype than the column: values are cast chunk by chunk.
         """
-        if self._row_bytes == 0 or not len(request.rows):
+        if self._row_bytes == 0 or not len(request):
             return []
+        if isinstance(request, RowRange) and (solid := self._solid_jobs(request, out)):
+            return solid
         if self._index is None:
             assert self._layout.offset is not None
+            request = request.listed()
             return self._extent_jobs(request, self._layout.offset + request.rows * self._row_bytes, out)
-        if self._by_row and (offsets := self._raw_offsets(request.rows)) is not None:
-            return self._extent_jobs(request, offsets, out)
+        if isinstance(request, RowRequest) and self._by_row:
+            offsets = self._raw_offsets(request.rows)
+            if offsets is not None:
+                return self._extent_jobs(request, offsets, out)
         return self._chunk_jobs(_Pieces.of(request, self._grid, self._index), out, library)
 
     def _raw_offsets(self, rows: np.ndarray) -> np.ndarray | None:
@@ -72,11 +87,36 @@ class DirectColumn:
 
         What `_chunk_jobs` comes to for these, in a tenth of its calls: a batch of few rows costs little else.
         """
-        assert self._index is not None
         chunk_rows = self._grid.chunk_rows
-        offsets, sizes, masks = self._index.locate(rows // chunk_rows)
+        offsets = self._raw_chunks(rows // chunk_rows)
+        return None if offsets is None else offsets + rows % chunk_rows * self._row_bytes
+
+    def _raw_chunks(self, numbers: np.ndarray) -> np.ndarray | None:
+        """Return where chunks begin in the file, if all of them are stored as they are."""
+        assert self._index is not None
+        offsets, sizes, masks = self._index.locate(numbers)
         plain = self._decoder.stores_raw(masks) & (sizes == self._chunk_bytes) & (offsets != UNALLOCATED)
-        return offsets + rows % chunk_rows * self._row_bytes if plain.all() else None
+        return offsets if plain.all() else None
+
+    def _solid_jobs(self, rows: RowRange, out: np.ndarray) -> list[Job]:
+        """Return the work that copies a range as it is; none where that takes a decoder, or many small calls."""
+        if not (self._lands_in_place(out) and self._by_row):
+            return []
+        if self._index is None:
+            assert self._layout.offset is not None
+            skipped, runs, offsets = rows.first, Runs.whole(len(rows)), np.array([self._layout.offset])
+        else:
+            chunks, runs = rows.by_chunk(self._grid.chunk_rows)
+            if (found := self._raw_chunks(chunks)) is None:
+                return []
+            skipped, offsets = rows.first % self._grid.chunk_rows, found
+        offsets[0] += skipped * self._row_bytes
+        begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
+        spans = list(solid_spans(offsets, begins, sizes))
+        if (len(spans) - 1) * LARGE_ROW_BYTES > len(rows) * self._row_bytes:
+            return []
+        flat = as_bytes(out)
+        return [partial(self._read_solid, flat, offset, begin, size) for offset, begin, size in spans]
 
     def _chunk_jobs(self, pieces: _Pieces, out: np.ndarray, library: Library) -> list[Job]:
         raw = self._decoder.stores_raw(pieces.masks)
@@ -107,7 +147,7 @@ class DirectColumn:
         # A file may ask that partial chunks stay unfiltered; their mask does not say so. A chunk
         # that is partial, of full size and unmasked could be either: libhdf5 knows.
         full = (pieces.sizes == self._chunk_bytes) & (pieces.masks == 0)
-        return full & pieces.partial(self._grid) if full.any() else full
+        return full & self._grid.sticks_out(pieces.numbers) if full.any() else full
 
     # Rows that are stored as they are --------------------------------------------------------
 
@@ -188,7 +228,7 @@ class DirectColumn:
 
     def _decode_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
         request = pieces.request
-        whole = unbroken((np.diff(request.rows) == 1) & (np.diff(request.places) == 1), pieces.runs)
+        whole = request.in_order(pieces.runs)
         whole &= (pieces.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
         spans = fetch_spans(pieces.offsets, pieces.sizes)
         work = _Decode(pieces, out, as_bytes(out) if whole.any() else out, whole.tolist())
@@ -247,14 +287,14 @@ class _Decode:
         self.begins: list[int] = pieces.offsets.tolist()
         self.ends: list[int] = (pieces.offsets + pieces.sizes).tolist()
         self.masks: list[int] = pieces.masks.tolist()
-        self.places: list[int] = pieces.request.places[pieces.runs.start].tolist()
+        self.places: list[int] = pieces.request.places_of(pieces.runs.start).tolist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pieces:
     """The chunks that a request touches, each with the run of the request that lies in it."""
 
-    request: RowRequest
+    request: Request
     numbers: np.ndarray
     runs: Runs
     offsets: np.ndarray
@@ -262,8 +302,8 @@ class _Pieces:
     masks: np.ndarray
 
     @classmethod
-    def of(cls, request: RowRequest, grid: ChunkGrid, index: ChunkIndex) -> _Pieces:
-        chunk_rows, runs = group_by_chunk(request.rows, grid.chunk_rows)
+    def of(cls, request: Request, grid: ChunkGrid, index: ChunkIndex) -> _Pieces:
+        chunk_rows, runs = request.by_chunk(grid.chunk_rows)
         numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
         spread = Runs(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
         return cls(request, numbers, spread, *index.locate(numbers))
@@ -281,19 +321,11 @@ class _Pieces:
 
     def run(self, i: int) -> RowRequest:
         """Return the part of the request that lies in chunk number i of these."""
-        return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i])))
+        return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i]))).listed()
 
     def rows_of(self) -> RowRequest:
         """Return the part of the request that lies in these chunks."""
-        edges = np.zeros(len(self.request.rows) + 1, np.int64)
+        edges = np.zeros(len(self.request) + 1, np.int64)
         np.add.at(edges, self.runs.start, 1)
         np.add.at(edges, self.runs.stop, -1)
-        return self.request.select(np.cumsum(edges[:-1]) > 0)
-
-    def partial(self, grid: ChunkGrid) -> np.ndarray:
-        """Tell which chunks stick out over the end of an axis."""
-        sticks_out = np.zeros(len(self), bool)
-        cells = np.unravel_index(self.numbers, grid.counts)
-        for cell, size, length in zip(cells, grid.chunk_shape, grid.shape, strict=True):
-            sticks_out |= (cell + 1) * size > length
-        return sticks_out
+        return self.request.listed().select(np.cumsum(edges[:-1]) > 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +29,7 @@ _SPAN_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """Rows of one file, ascending, and where each goes in the output.
+    """Rows of one file, ascending, and where each goes in the output: what `RowRange` is not.
 
     Attributes
     ----------
@@ -40,19 +42,111 @@ class RowRequest:
     rows: np.ndarray
     places: np.ndarray
 
-    @classmethod
-    def of(cls, rows: np.ndarray, places: np.ndarray | None = None) -> RowRequest:
-        """Sort `rows`, given in any order; without `places`, row i goes to place i."""
-        if places is None:
-            places = np.arange(len(rows), dtype=np.int64)
-        if np.all(rows[1:] >= rows[:-1]):
-            return cls(rows, places)
-        order = np.argsort(rows, kind="stable")
-        return cls(rows[order], places[order])
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first row, and the one behind the last."""
+        return int(self.rows[0]), int(self.rows[-1]) + 1
+
+    def listed(self) -> RowRequest:
+        return self
+
+    def packed(self) -> Request:
+        """Return the same as a range, if it is one."""
+        if _rises_by_one(self.rows) and _rises_by_one(self.places):
+            return RowRange(int(self.rows[0]), int(self.places[0]), len(self.rows))
+        return self
 
     def select(self, keep: np.ndarray | slice) -> RowRequest:
         """Return the part of the request that a mask or a slice keeps."""
         return RowRequest(self.rows[keep], self.places[keep])
+
+    def places_of(self, at: np.ndarray) -> np.ndarray:
+        """Return the places of the rows at some positions."""
+        return self.places[at]
+
+    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+        """Return the chunk of each run of rows that share one, and the runs."""
+        return group_by_chunk(self.rows, chunk_rows)
+
+    def in_order(self, runs: Runs) -> np.ndarray:
+        """Tell for each run whether rows and places both go up by one."""
+        return unbroken((np.diff(self.rows) == 1) & (np.diff(self.places) == 1), runs)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows that follow each other, and go to places that do.
+
+    Whole columns are such: to list the numbers of their rows takes longer than to read small values.
+
+    Attributes
+    ----------
+    first, place, count : int
+        The first row, where it goes, and how many there are.
+    """
+
+    first: int
+    place: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first row, and the one behind the last."""
+        return self.first, self.first + self.count
+
+    def listed(self) -> RowRequest:
+        """Return the same rows one by one."""
+        ahead = np.arange(self.count, dtype=np.int64)
+        return RowRequest(ahead + self.first, ahead + self.place)
+
+    def select(self, keep: np.ndarray | slice) -> Request:
+        """Return the part of the request that a mask or a slice keeps."""
+        if not isinstance(keep, slice) or keep.step not in {None, 1}:
+            return self.listed().select(keep)
+        start, stop, _ = keep.indices(self.count)
+        return RowRange(self.first + start, self.place + start, max(0, stop - start))
+
+    def places_of(self, at: np.ndarray) -> np.ndarray:
+        """Return the places of the rows at some positions."""
+        return at + self.place
+
+    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+        """Return the chunk of each run of rows that share one, and the runs."""
+        first, last = self.first // chunk_rows, (self.first + self.count - 1) // chunk_rows
+        chunks = np.arange(first, last + 1, dtype=np.int64)
+        edges = np.append(chunks, last + 1) * chunk_rows - self.first
+        edges[0], edges[-1] = 0, self.count
+        return chunks, Runs(edges[:-1], edges[1:])
+
+    def in_order(self, runs: Runs) -> np.ndarray:
+        """Tell for each run whether rows and places both go up by one."""
+        return np.ones(len(runs.start), bool)
+
+
+Request = RowRequest | RowRange
+
+
+def request_of(rows: np.ndarray, places: np.ndarray | None = None) -> Request:
+    """Return a request for `rows`, given in any order; without `places`, row i goes to place i."""
+    if _rises_by_one(rows) and (places is None or _rises_by_one(places)):
+        return RowRange(int(rows[0]), 0 if places is None else int(places[0]), len(rows))
+    if places is None:
+        places = np.arange(len(rows), dtype=np.int64)
+    if np.all(rows[1:] >= rows[:-1]):
+        return RowRequest(rows, places)
+    order = np.argsort(rows, kind="stable")
+    return RowRequest(rows[order], places[order])
+
+
+def _rises_by_one(numbers: np.ndarray) -> bool:
+    # The ends tell it of most that do not, at no cost.
+    return bool(len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and np.all(numbers[1:] > numbers[:-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +155,11 @@ class Runs:
 
     start: np.ndarray
     stop: np.ndarray
+
+    @classmethod
+    def whole(cls, count: int) -> Runs:
+        """Return the one range of `count` positions."""
+        return cls(np.zeros(1, np.int64), np.full(1, count, np.int64))
 
     @classmethod
     def split(cls, breaks: np.ndarray) -> Runs:
@@ -102,6 +201,28 @@ def extent_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Run
     return _limit(offsets, breaks)
 
 
+def solid_spans(offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Join pieces that go to the output as they are, one behind the other, and cut them into mebibytes.
+
+    Parameters
+    ----------
+    offsets, begins, sizes : numpy.ndarray
+        int64: where each piece is in the file, where it goes in the output, and its size, in bytes.
+
+    Yields
+    ------
+    tuple of int
+        The same of what is read with one call.
+    """
+    joined = Runs.split((offsets + sizes)[:-1] != offsets[1:])
+    ends = (begins + sizes)[joined.stop - 1]
+    for offset, begin, end in zip(
+        offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
+    ):
+        for at in range(begin, end, _SPAN_BYTES):
+            yield offset + at - begin, at, min(_SPAN_BYTES, end - at)
+
+
 def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
     """Join stored chunks into spans, each read with one call.
 
@@ -112,6 +233,15 @@ def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
     """
     gaps = offsets[1:] - (offsets + sizes)[:-1]
     return _limit(offsets, (gaps < 0) | (gaps > _CHUNK_GAP_BYTES) | (sizes[1:] > _SPAN_BYTES // 4))
+
+
+def range_pieces(rows: RowRange, chunk_rows: int, row_bytes: int) -> Iterator[RowRange]:
+    """Cut a range into pieces of about a mebibyte, none of which parts a chunk."""
+    at_once = max(1, _SPAN_BYTES // max(1, chunk_rows * row_bytes)) * chunk_rows
+    end = rows.first + rows.count
+    edges = [rows.first, *range(rows.first // at_once * at_once + at_once, end, at_once), end]
+    for low, high in itertools.pairwise(edges):
+        yield RowRange(low, rows.place + low - rows.first, high - low)
 
 
 def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: int = 0) -> Runs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import h5py
@@ -11,7 +13,7 @@ import numpy as np
 from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.columns import Worker
-from ray_h5.hdf5.gather import group_by_chunk
+from ray_h5.hdf5.gather import Request
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import is_transient
 from ray_h5.hdf5.packed import wrong_nbit, wrong_scaleoffset
@@ -47,46 +49,48 @@ class ChunkGuard:
     source: ByteSource | None
     index: ChunkIndex
 
-    def check(self, rows: np.ndarray, worker: Worker, dataset: h5py.Dataset) -> None:
-        """Raise `CorruptChunkError` unless each chunk that holds one of `rows` is of its proper size.
+    def check(self, request: Request, worker: Worker, dataset: h5py.Dataset) -> None:
+        """Raise `CorruptChunkError` unless each chunk that holds one of its rows is of its proper size.
 
         Where this package knows the whole pipeline, that is found out by decoding.
         """
         grid = ChunkGrid.of(self.layout)
-        chunk_rows, _ = group_by_chunk(rows, grid.chunk_rows)
+        chunk_rows, _ = request.by_chunk(grid.chunk_rows)
         numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
-        places = (column.tolist() for column in (numbers, *self.index.locate(numbers)))
-        decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes) if self._decodes else None
-        for number, offset, size, mask in zip(*places, strict=True):
-            if offset == UNALLOCATED:
-                continue
-            # A partial chunk may be left unfiltered, and its mask does not say it: libhdf5 knows.
-            unclear = size == self.layout.chunk_bytes and mask == 0 and grid.is_partial(number)
-            if unclear and decoder is None:
-                continue
-            reason = None if unclear else self._wrong_size(size, mask)
-            if reason is None and (decoder is not None or self._inflates):
-                if self.source is None:
-                    stored = _through_libhdf5(dataset, grid.corner(number))
-                else:
-                    stored = worker.buffer("stored", size)
-                    self.source.read_into(offset, stored.data)
-                if len(stored) != size:
-                    reason = f"libhdf5 lists {size} stored bytes and finds {len(stored)}"
-                elif decoder is not None:
-                    reason = self._wrong_stream(decoder, stored, mask, worker)
-                    if reason is not None and unclear and self._is_as_stored(dataset, grid, number, stored):
-                        reason = None
-                else:
-                    reason = self._wrong_length(stored.tobytes(), mask)
+        offsets, sizes, masks = self.index.locate(numbers)
+        # A partial chunk may be left unfiltered, and its mask does not say it: libhdf5 knows.
+        unclear = (sizes == self.layout.chunk_bytes) & (masks == 0)
+        if unclear.any():
+            unclear &= grid.sticks_out(numbers)
+        there = np.flatnonzero((offsets != UNALLOCATED) & ~(unclear & (not self._decodes)))
+        looks = self._looks_into(worker)
+        corners = grid.corners(numbers[there]) if looks else itertools.repeat(())
+        places = (column[there].tolist() for column in (numbers, offsets, sizes, masks, unclear))
+        for number, offset, size, mask, is_unclear, corner in zip(*places, corners, strict=False):
+            reason = None if is_unclear else self._wrong_size(size, mask)
+            if reason is None and looks:
+                stored = self._stored(offset, size, corner, worker, dataset)
+                short = f"libhdf5 lists {size} stored bytes and finds {len(stored)}"
+                reason = looks(stored, mask) if len(stored) == size else short
+                if reason is not None and is_unclear and self._is_as_stored(dataset, corner, stored):
+                    continue
             if reason is not None:
                 raise corrupt_chunk(self.path, self.layout, number, offset, size, reason)
 
-    def _is_as_stored(self, dataset: h5py.Dataset, grid: ChunkGrid, number: int, stored: np.ndarray) -> bool:
+    def _stored(
+        self, offset: int, size: int, corner: tuple[int, ...], worker: Worker, dataset: h5py.Dataset
+    ) -> np.ndarray:
+        if self.source is None:
+            return _through_libhdf5(dataset, corner)
+        stored = worker.buffer("stored", size)
+        self.source.read_into(offset, stored.data)
+        return stored
+
+    def _is_as_stored(self, dataset: h5py.Dataset, corner: tuple[int, ...], stored: np.ndarray) -> bool:
         """Tell whether libhdf5 takes a chunk for one without filters: what it delivers is then what is stored."""
         if self.layout.stored_dtype.hasobject:
             return True  # what is stored are addresses
-        corner = grid.corner(number)
+        grid = ChunkGrid.of(self.layout)
         sides = zip(corner, grid.chunk_shape, grid.shape, strict=True)
         inside = tuple(slice(0, min(length, end - at)) for at, length, end in sides)
         values = np.frombuffer(stored.tobytes(), np.uint8).reshape(*grid.chunk_shape, -1)[inside]
@@ -97,6 +101,13 @@ class ChunkGuard:
                 raise
             return False
         return values.tobytes() == found.tobytes()
+
+    def _looks_into(self, worker: Worker) -> Callable[[np.ndarray, int], str | None] | None:
+        """Return what says, of a chunk as it is stored, what is wrong with it; None if its size has to do."""
+        if self._decodes:
+            decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes)
+            return lambda stored, mask: self._wrong_stream(decoder, stored, mask, worker)
+        return (lambda stored, mask: self._wrong_length(stored.tobytes(), mask)) if self._inflates else None
 
     @property
     def _decodes(self) -> bool:

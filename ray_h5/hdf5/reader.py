@@ -15,12 +15,12 @@ from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import Job, ReadStats, run_jobs
 from ray_h5.hdf5.external import ExternalPolicy
-from ray_h5.hdf5.gather import RowRequest
+from ray_h5.hdf5.gather import Request, request_of
 from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.hdf5.opening import is_transient
-from ray_h5.hdf5.rows import Rows, as_rows, check_fit, common_rows, near_names
+from ray_h5.hdf5.rows import Rows, as_request, as_rows, check_fit, common_rows, near_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -183,9 +183,11 @@ class RowReader:
             If the bytes cannot be had as they were written.
         """
         layouts = self.find(columns)
-        wanted = as_rows(rows, common_rows(self.path, layouts), self.path) if layouts else np.empty(0, np.int64)
+        if not layouts:
+            return {}
+        wanted = as_request(rows, common_rows(self.path, layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype) for name, each in layouts.items()}
-        self.read_into(out, wanted)
+        self._fill(out, wanted)
         return out
 
     def read_into(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None) -> None:
@@ -212,9 +214,7 @@ class RowReader:
         rows = as_rows(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(rows), places, f"{self.path}: column {name!r}")
-        if len(rows):
-            request = RowRequest.of(rows, places)
-            self._retrying(lambda: self._read(out, request))
+        self._fill(out, request_of(rows, places))
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return what the values of columns take in the file; of those of varying length, where they are."""
@@ -243,7 +243,11 @@ class RowReader:
                     absent[name] = exc
         return found, absent
 
-    def _read(self, out: Mapping[str, np.ndarray], request: RowRequest) -> None:
+    def _fill(self, out: Mapping[str, np.ndarray], request: Request) -> None:
+        if len(request):
+            self._retrying(lambda: self._read(out, request))
+
+    def _read(self, out: Mapping[str, np.ndarray], request: Request) -> None:
         file = self._file()
         jobs: list[Job] = []
         with file.library() as library:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
+from ray_h5.hdf5.gather import Request, RowRange, request_of
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.signatures import is_of_matlab
 
@@ -38,6 +39,15 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     if outside.any():
         raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
     return wanted.astype(np.int64)
+
+
+def as_request(rows: Rows, num_rows: int, where: str) -> Request:
+    """Return a request for `rows`; errors as in `as_rows`."""
+    if isinstance(rows, slice):
+        start, stop, step = rows.indices(num_rows)
+        if step == 1:
+            return RowRange(start, 0, max(0, stop - start))
+    return request_of(as_rows(rows, num_rows, where))
 
 
 def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:
