@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import (
+    CodecUnavailableError,
     CorruptFileError,
     ExternalDataError,
     MissingSourceError,
@@ -78,7 +79,7 @@ class H5Tree:
                     yield name, self._describe(name, found) if found is not None else self.column(name)
                 except TransientIOError:
                     raise
-                except (MissingSourceError, ExternalDataError) as exc:
+                except (MissingSourceError, ExternalDataError, CodecUnavailableError) as exc:
                     dot = "" if str(exc).endswith(".") else "."
                     yield name, type(exc)(f"{exc}{dot} columns=[...] without {name!r} reads the others.")
                 except RayH5Error as exc:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ray_h5.errors import (
+    MissingSourceError,
     OptionError,
     PredicateError,
     SchemaMismatchError,
@@ -123,6 +124,14 @@ def test_what_only_the_reader_reads(tmp_path, values, says):
     with RowReader(path) as reader:
         assert len(reader.read(["x"])["x"]) == 4
     assert list(build_index([path]).columns) == ["y"]
+
+
+def test_a_link_that_leads_nowhere_can_be_done_without(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.zeros(5), gone=h5py.SoftLink("/nothing"))
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(MissingSourceError, match=r"which does not exist\. columns=\[\.\.\.\] without 'gone' reads the"):
+        build_index([path])
+    assert list(build_index([path], ["x"]).columns) == ["x"]
 
 
 def test_small_columns_are_read_once_and_cast(five_files):
