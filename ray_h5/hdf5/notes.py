@@ -35,9 +35,6 @@ class ColumnNotes:
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     """Return what the file says of the values of `dataset`."""
     packing = {name: text for name in _PACKING if (text := _number(dataset, name))}
-    # Every float of xarray's has a fill value, and a NaN needs no advice.
-    if packing.get("_FillValue") == "nan":
-        del packing["_FillValue"]
     members = (h5py.check_enum_dtype(dataset.dtype) or {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
     return ColumnNotes(packing, enum, _is_bare_dimension(dataset))
@@ -45,7 +42,10 @@ def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
 
 def _number(dataset: h5py.Dataset, name: str) -> str:
     found = _attribute(dataset, name)
-    return str(found.reshape(-1)[0]) if found is not None and found.dtype.kind in "iuf" else ""
+    if found is None or found.dtype.kind not in "iuf":
+        return ""
+    # Every float that xarray writes has NaN as its fill value, which needs no advice.
+    return "" if np.isnan(found).any() else str(found.reshape(-1)[0])
 
 
 def _is_bare_dimension(dataset: h5py.Dataset) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import (
+    CodecUnavailableError,
     CorruptFileError,
     ExternalDataError,
     MissingSourceError,
@@ -375,7 +376,7 @@ def _no_group(found: Any, column: str, below: Sequence[str]) -> str:
 
 def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
     """Say of a column that cannot be had where it leads to that the others can."""
-    if not isinstance(found, (MissingSourceError, ExternalDataError)):
+    if not isinstance(found, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
         return found
     dot = "" if str(found).endswith(".") else "."
     return type(found)(f"{found}{dot} columns=[...] without {name!r} reads the others.")

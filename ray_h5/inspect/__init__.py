@@ -29,7 +29,9 @@ def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> Non
         "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
     )
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
-    parser.add_argument("--columns", nargs="+", metavar="NAME", help="what read_h5 is to read (default: all columns)")
+    parser.add_argument(
+        "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
+    )
     parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ray_h5.errors import (
+    MissingSourceError,
     OptionError,
     PredicateError,
     SchemaMismatchError,
@@ -186,6 +187,14 @@ def test_a_file_of_nothing_else_says_what_it_left_out(tmp_path, caplog):
     with pytest.raises(SchemaMismatchError, match="found no column"):
         build_index([str(tmp_path / "a.h5")])
     assert "left out 1 of 1 columns: tracks" in caplog.text
+
+
+def test_a_link_that_leads_nowhere_can_be_done_without(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.zeros(5), gone=h5py.SoftLink("/nothing"))
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(MissingSourceError, match=r"which does not exist\. columns=\[\.\.\.\] without 'gone' reads the"):
+        build_index([path])
+    assert list(build_index([path], ["x"]).columns) == ["x"]
 
 
 def test_small_columns_are_read_once_and_cast(five_files):
