@@ -20,6 +20,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names
+from ray_h5.hdf5.groups import Descent, Level
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
@@ -29,41 +30,6 @@ _MAX_LINK_HOPS = 32
 
 _MAX_NAMES = 1 << 18
 """A few dozen links can give more paths to a dataset, or to a group without any, than there is time for."""
-
-Address = tuple[int, int]
-
-
-@dataclass(slots=True)
-class _Level:
-    """A group that is being listed, and what is known of it so far.
-
-    Attributes
-    ----------
-    names : iterator of (str or bytes)
-        The links that were not looked at yet.
-    prefix : str
-        What the names below it begin with.
-    address : tuple of int
-        What tells it from other groups, whatever its name.
-    sources : dict of str to FileIdentity
-        The files that links on the way to it led to.
-    holds : bool
-        Whether there is a column below it.
-    loops : set of tuple of int
-        Groups above it that links below it lead back to.
-    """
-
-    group: h5py.Group
-    names: Iterator[str | bytes]
-    prefix: str
-    address: Address
-    sources: dict[str, FileIdentity]
-    holds: bool = False
-    loops: set[Address] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, group: h5py.Group, prefix: str, sources: dict[str, FileIdentity]) -> _Level:
-        return cls(group, iter(group), prefix, _address(group), sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,31 +147,22 @@ class H5Tree:
 
     def _walk(self, root: h5py.Group) -> Iterator[tuple[str, h5py.Dataset | RayH5Error]]:
         """Yield the datasets below `root`, and why a link leads nowhere; `_sources` are those of each."""
-        top = _Level.of(root, "", self._sources)
-        levels = {top.address: top}
-        barren: dict[Address, set[Address]] = {}
+        way = Descent(_level(root, "", self._sources))
         groups = 0
-        while levels:
-            level = next(reversed(levels.values()))
-            for name, found in self._listed(level):
+        while way:
+            for name, found in self._listed(way.last):
                 if not isinstance(found, h5py.Group):
-                    level.holds = True
+                    way.last.holds = True
                     yield name, found
                     continue
                 groups += 1
                 self.check_count(groups, "groups")
-                below = _Level.of(found, name + "/", self._sources)
-                # A group that is its own ancestor is a loop; one that is reached twice is an alias.
-                loops = {below.address} if below.address in levels else barren.get(below.address)
-                if loops is not None and loops <= levels.keys():
-                    level.loops |= loops
-                else:
-                    levels[below.address] = below
+                if way.enter(_level(found, name + "/", self._sources)):
                     break
             else:
-                _leave(levels, barren)
+                way.leave()
 
-    def _listed(self, level: _Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error]]:
+    def _listed(self, level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error]]:
         """Yield what the next links of a group lead to, as far as it can hold columns."""
         for name in level.names:
             if not isinstance(name, str):
@@ -332,17 +289,9 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     return columns, refused
 
 
-def _leave(levels: dict[Address, _Level], barren: dict[Address, set[Address]]) -> None:
-    """Go up from the last of `levels`, which is listed to its end."""
-    address, level = levels.popitem()
-    level.loops.discard(address)
-    if not level.holds:
-        # Nor is there a column on another way to it, as long as that passes the same groups.
-        barren[address] = level.loops
-    if levels:
-        above = next(reversed(levels.values()))
-        above.holds |= level.holds
-        above.loops |= level.loops
+def _level(group: h5py.Group, prefix: str, sources: dict[str, FileIdentity]) -> Level:
+    info = h5py.h5o.get_info(group.id)
+    return Level(group, iter(group), prefix, (info.fileno, info.addr), sources)
 
 
 def _stored_name(name: str) -> bytes | None:
@@ -380,8 +329,3 @@ def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH
         return found
     dot = "" if str(found).endswith(".") else "."
     return type(found)(f"{found}{dot} columns=[...] without {name!r} reads the others.")
-
-
-def _address(group: h5py.Group) -> Address:
-    info = h5py.h5o.get_info(group.id)
-    return info.fileno, info.addr

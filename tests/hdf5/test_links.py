@@ -516,7 +516,8 @@ def chain(group, length):
 @pytest.mark.parametrize("end", ["empty", "up", "down and up"])
 def test_groups_of_many_names_and_no_column(tmp_path, monkeypatch, end):
     opened = []
-    monkeypatch.setattr(parser, "_address", lambda group, of=parser._address: opened.append(group) or of(group))
+    level = parser._level
+    monkeypatch.setattr(parser, "_level", lambda *args: opened.append(args) or level(*args))
 
     def fill(file):
         last = chain(file, 40)
@@ -545,9 +546,9 @@ def test_groups_of_more_names_than_there_is_time_for(tmp_path, monkeypatch):
     monkeypatch.setattr(parser, "_MAX_NAMES", 300)
 
     def fill(file):
-        groups = [file.create_group(str(i)) for i in range(8)]
-        for group in groups:
-            for i, other in enumerate(groups):
+        made = [file.create_group(str(i)) for i in range(8)]
+        for group in made:
+            for i, other in enumerate(made):
                 group[f"to {i}"] = other
 
     path = file_with(tmp_path / "a.h5", fill)
