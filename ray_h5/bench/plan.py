@@ -64,7 +64,7 @@ def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, max(2, 2 * rows // _FILES), _FILES)
     files = FileTable(
-        pa.array([f"/data/recording_{number:06d}.h5" for number in range(_FILES)]),
+        pa.array([b"/data/recording_%06d.h5" % number for number in range(_FILES)], pa.large_binary()),
         np.zeros((_FILES, 4), np.int64),
         np.concatenate([[0], np.cumsum(lengths)]),
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqua
                 f"{reader.path}: any_equal: column {layout.name!r} has {layout.num_rows} rows, the others {num_rows}"
             )
     found = np.empty(num_rows, bool)
-    for piece in _pieces(num_rows, sum(layout.row_bytes for layout in layouts.values())):
+    for piece in _pieces(num_rows, list(layouts.values())):
         arrays = reader.read(names, piece)
         found[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
     return found
@@ -100,7 +99,11 @@ def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
     return found
 
 
-def _pieces(num_rows: int, row_bytes: int) -> Iterator[slice]:
-    step = max(1, math.floor(_PIECE_BYTES / max(row_bytes, 1)))
+def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
+    widest = max(layouts, key=lambda layout: layout.row_bytes)
+    chunk_rows = widest.chunk_shape[0] if widest.chunk_shape else 1
+    rows = _PIECE_BYTES // max(sum(layout.row_bytes for layout in layouts), 1)
+    # Whole chunks: one that is cut would be decoded for each piece.
+    step = max(1, -(-rows // chunk_rows)) * chunk_rows
     for start in range(0, num_rows, step):
         yield slice(start, min(start + step, num_rows))

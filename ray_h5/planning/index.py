@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 5
 _MAX_CARRIED_BYTES = 32 << 20
+_MAX_ROWS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,24 +34,32 @@ class FileTable:
 
     Attributes
     ----------
-    paths : pyarrow.StringArray
-        Their paths, in the order of row ids.
+    paths : pyarrow.LargeBinaryArray
+        Their paths as bytes, which need not be UTF-8, in the order of row ids.
     identities : numpy.ndarray
-        int64 of shape (files, 4): the fields of `FileIdentity`.
+        int64 of shape (files, 4): the fields of `FileIdentity`; of an inode the same 64 bits.
     starts : numpy.ndarray
         int64 of shape (files + 1,): row id of each file's first row; the last entry is the
         number of rows.
     """
 
-    paths: pa.StringArray
+    paths: pa.LargeBinaryArray
     identities: np.ndarray
     starts: np.ndarray
 
     @classmethod
     def of(cls, paths: Sequence[str], identities: Sequence[FileIdentity], rows: Sequence[int]) -> FileTable:
-        fields = [(each.size, each.mtime_ns, each.ctime_ns, each.inode) for each in identities]
+        if sum(rows) > _MAX_ROWS:
+            most = max(range(len(rows)), key=rows.__getitem__)
+            raise OptionError(
+                f"the files say that they have {sum(rows)} rows, and there are row ids for {_MAX_ROWS}; most has "
+                f"{paths[most]}, {rows[most]}. Leave out files that were made large and hold nothing."
+            )
+        states = np.array([(each.size, each.mtime_ns, each.ctime_ns) for each in identities], np.int64)
+        inodes = np.array([each.inode for each in identities], np.uint64).view(np.int64)  # some are 2**63 and more
+        names = [path.encode("utf-8", "surrogateescape") for path in paths]
         starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-        return cls(pa.array(paths, pa.string()), np.array(fields, np.int64), starts)
+        return cls(pa.array(names, pa.large_binary()), np.column_stack([states, inodes]), starts)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -60,10 +69,15 @@ class FileTable:
         return int(self.starts[-1])
 
     def path(self, file: int) -> str:
-        return str(self.paths[file].as_py())
+        return _as_path(self.paths[file])
+
+    def all_paths(self) -> list[str]:
+        """Return the paths of all files."""
+        return [_as_path(path) for path in self.paths]
 
     def identity(self, file: int) -> FileIdentity:
-        return FileIdentity(*self.identities[file].tolist())
+        size, mtime_ns, ctime_ns, inode = self.identities[file].tolist()
+        return FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
 
     def where(self, row_id: int) -> str:
         """Say where a row is, for messages."""
@@ -73,6 +87,10 @@ class FileTable:
     def files_of(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the file of each row id."""
         return np.searchsorted(self.starts, row_ids, side="right") - 1
+
+
+def _as_path(name: pa.LargeBinaryScalar) -> str:
+    return str(name.as_py().decode("utf-8", "surrogateescape"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +152,7 @@ class RowIndex:
                 self._found.setdefault(name, derived_spec(name))
         absent = [name for name in names if name not in self.columns and name not in self._found]
         if absent:
-            also = _build(self.files.paths.to_pylist(), tuple(absent), self.lookup, self.cast)
+            also = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
             _check_same_rows(self.files, also.files, absent)
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
@@ -144,7 +162,7 @@ class RowIndex:
         absent = tuple(spec for spec in columns if spec not in self._values)
         if absent:
             question = Question(tuple(self.columns), absent)
-            answers = self.lookup.ask(self.files.paths.to_pylist(), question)
+            answers = self.lookup.ask(self.files.all_paths(), question)
             self._check_current(answers)
             for column, _ in filter(None, (parse_derived(spec.name) for spec in absent)):
                 check_enums(answers, column)
@@ -189,6 +207,8 @@ def build_index(
     SchemaMismatchError
         If the files do not share one schema.
     """
+    if not paths:
+        raise OptionError("paths: expected at least one file, found none")
     wanted = None if columns is None else tuple(dict.fromkeys(columns))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")

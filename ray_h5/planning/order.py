@@ -56,7 +56,7 @@ class ListedGroups:
         return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
 
 
-_DRAWN: Recent[tuple[np.ndarray, np.ndarray]] = Recent(2)
+_DRAWN: Recent[tuple[np.ndarray, ...]] = Recent(2)
 """The groups of the last epochs as they were drawn: a task's process reads many blocks of one epoch."""
 
 
@@ -74,32 +74,31 @@ class EvenGroups:
 
     starts: np.ndarray
     size: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Tells these groups from others, in whichever process they are."""
 
     def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        lengths = np.diff(self.starts)
-        first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
-        count = int(first_group[-1])
-        place, offset = self._places(positions, lengths, first_group, key)
-        group = permute(place, count, key)
+        first_group, ends, lacking = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
+        # Were all groups full, a position would be later by what the short groups before it lack.
+        before = np.searchsorted(ends, positions, side="right")
+        place, offset = np.divmod(positions + lacking[before], self.size)
+        group = permute(place, int(first_group[-1]), key)
         file = np.searchsorted(first_group, group, side="right") - 1
         return self.starts[file] + (group - first_group[file]) * self.size + offset
 
     def described(self) -> bytes:
         return self.starts.tobytes() + b"%d" % self.size
 
-    def _places(
-        self, positions: np.ndarray, lengths: np.ndarray, first_group: np.ndarray, key: RoundKeys
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which drawn group each position falls in, and how far into it."""
+    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the first group of each file; where the short groups end as drawn; what those before lack."""
+        lengths = np.diff(self.starts)
+        first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
         short = np.flatnonzero(lengths % self.size)
         places = unpermute(first_group[short + 1] - 1, int(first_group[-1]), key)
         by_place = np.argsort(places)
         places, missing = places[by_place], self.size - lengths[short[by_place]] % self.size
-        # Were all groups full, a position would be later by what the short groups before it lack.
-        ends = (places + 1) * self.size - np.cumsum(missing)
-        before = np.searchsorted(ends, positions, side="right")
         lacking = np.concatenate([[0], np.cumsum(missing)])
-        return np.divmod(positions + lacking[before], self.size)
+        return first_group, (places + 1) * self.size - lacking[1:], lacking
 
 
 @dataclass(frozen=True, slots=True, eq=False)

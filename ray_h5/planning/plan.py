@@ -74,6 +74,8 @@ class ReadPlan:
         Rows of a block; the last ones may have fewer.
     tail : Tail, optional
         What becomes of the last rows; None keeps them.
+    found : dict of str to str
+        What was found out of the plan, kept with it.
     """
 
     files: FileTable
@@ -83,6 +85,7 @@ class ReadPlan:
     order: Order
     block_rows: int
     tail: Tail | None = None
+    found: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -229,7 +232,7 @@ def choose_block_rows(row_bytes: int, num_rows: int, block_rows: int | None, num
     if block_rows is not None:
         return int(block_rows)
     if num_blocks is not None:
-        return max(1, math.ceil(num_rows / num_blocks))
+        return max(1, -(-num_rows // int(num_blocks)))
     rows = min(_BLOCK_BYTES / max(row_bytes, 1), num_rows / _FEWEST_BLOCKS)
     return 1 << round(math.log2(max(rows, 1)))
 

@@ -21,7 +21,9 @@ from ray_h5.planning.schema import ColumnSpec, cast_column, cast_columns
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 
-_MISSING = re.compile(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((.*?)\)(?: FieldRef\..*)? in ", re.DOTALL)
+_MISSING = re.compile(
+    r"No match for FieldRef\.(?:Name\((.*)\)|Nested\(FieldRef\.Name\((.*?)\) FieldRef\..*\))", re.DOTALL
+)
 
 
 def plan_files(
@@ -109,8 +111,11 @@ def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) ->
     try:
         table.filter(predicate)
     except pa.ArrowInvalid as exc:
-        match = _MISSING.match(str(exc))
-        return match[1] if match and match[1] not in found else None
+        # Names may look like anything: what follows them is known, and taken off.
+        columns = "\n".join(f"{column.name}: {column.type}" for column in table.schema)
+        match = _MISSING.fullmatch(str(exc).removesuffix(f" in {columns}"))
+        name = match and (match[1] or match[2])
+        return name if name and name not in found else None
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return None  # evaluating it says what is wrong
     return None

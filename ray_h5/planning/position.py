@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.plan import BlockRows, ReadPlan, Tail, read_rows
+
+_HASH = "hash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,17 +315,22 @@ def read_block(plan: ReadPlan, stretch: Stretch, block: int, limit: int | None =
     return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch)
 
 
-@lru_cache(maxsize=2)
 def plan_hash(plan: ReadPlan) -> str:
     """Return a hash of what decides which row stands where: files, selection and shuffle.
 
     Files count by their names and rows, not by where they are mounted.
     """
+    if _HASH not in plan.found:
+        plan.found[_HASH] = _hash(plan)
+    return plan.found[_HASH]
+
+
+def _hash(plan: ReadPlan) -> str:
     found = hashlib.blake2b(digest_size=16)
     found.update(plan.files.starts.tobytes())
     for path in plan.files.paths.to_pylist():
-        found.update(path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") + b"\0")
-    found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).tobytes())
+        found.update(path.rsplit(b"/", 1)[-1] + b"\0")
+    found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).data)
     found.update(repr(plan.order.shuffle).encode())
     if plan.order.groups is not None:
         # What is drawn as a whole is up to the chunks, and so to the columns asked for.

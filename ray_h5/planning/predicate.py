@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.schema import ColumnSpec
-
-_ROW = "__ray_h5_row__"
 
 
 def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
@@ -42,13 +41,23 @@ def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:
     A row passes where the expression is true: not where it is false and not where it is null.
     Comparisons with NaN are false.
     """
-    rows = pa.array(np.arange(len(table), dtype=np.int64))
     try:
-        return _comparable(table).append_column(_ROW, rows).filter(expression)[_ROW].to_numpy()
+        passes = _mask(expression, _comparable(table))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
         raise PredicateError(
             f"predicate: {expression} cannot be evaluated on {_types(table)}: {str(exc).splitlines()[0]}"
         ) from exc
+    return np.flatnonzero(passes.fill_null(False).to_numpy())
+
+
+def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return what the expression gives for each row, without a copy of the columns of the rows that pass."""
+    source = Declaration("table_source", TableSourceNodeOptions(table))
+    project = Declaration("project", ProjectNodeOptions([expression], ["passes"]), [source])
+    found = project.to_table(use_threads=False)["passes"]  # threads would not keep the order
+    if not pa.types.is_boolean(found.type):
+        raise pa.ArrowTypeError(f"it gives {found.type}, and neither true nor false")
+    return found
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:

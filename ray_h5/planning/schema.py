@@ -175,7 +175,7 @@ def scalar_to_arrow(
 
 
 def _is_utf8(value: object) -> bool:
-    if isinstance(value, tuple):  # a compound value
+    if isinstance(value, (tuple, list, np.ndarray)):  # a compound value, and arrays in it
         return all(map(_is_utf8, value))
     try:
         return not isinstance(value, bytes) or value.decode() is not None

@@ -10,6 +10,7 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray
 
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.planning.arrow import as_real
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import row_keys
@@ -65,9 +66,24 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         return pa.array(row_keys(rows.row_ids, plan.seed, block.epoch))
     if name == IS_PADDING_SPEC.name:
         return pa.array(block.positions >= plan.num_rows)
-    return origin(plan.files, rows.row_ids, name)
+    found = origin(plan.files, rows.row_ids, name)
+    return found.cast(PATH_SPEC.value_type) if name == PATH_SPEC.name else found
 
 
 def origin(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:
-    """Return the column `path` or `row_id` of some rows."""
-    return pa.array(row_ids) if name == ROW_ID_SPEC.name else files.paths.take(pa.array(files.files_of(row_ids)))
+    """Return the column `path` or `row_id` of some, or of all, rows.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If a path is not UTF-8.
+    """
+    if name == ROW_ID_SPEC.name:
+        return pa.array(row_ids)
+    of = files.files_of(row_ids)
+    try:
+        return files.paths.take(pa.array(of)).cast(PATH_SPEC.kept_type)
+    except pa.ArrowInvalid as exc:
+        raise UnsupportedColumnError(
+            f"include_paths: one of {len(np.unique(of))} paths is not UTF-8, as a column of strings must be: {exc}"
+        ) from exc

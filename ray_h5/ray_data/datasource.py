@@ -180,7 +180,7 @@ class H5Datasource(Datasource):
             stretch = self.epochs.begin(plan, data_context)
             return read_tasks(plan, self._plans.reference(plan), self._output, stretch, per_task_row_limit)
         # What `Dataset.input_files` tells, it takes from the tasks that only count.
-        files = tuple(plan.files.paths.to_pylist())
+        files = tuple(plan.files.all_paths())
         return read_tasks(plan, plan, self._output, Stretch(), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:

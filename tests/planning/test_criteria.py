@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning import derived
 from ray_h5.planning.criteria import any_equal, between, derived_name, parse_derived, row_mask, where
 from ray_h5.planning.planner import plan_files
 from ray_h5.planning.predicate import evaluate
@@ -231,6 +233,19 @@ def test_other_columns_for_any_equal(classed):
     assert selected(classed, where(label=any_equal(1))) == np.flatnonzero(whole(classed, "label") == 1).tolist()
     assert selected(classed, where(good=any_equal(1))) == np.flatnonzero(whole(classed, "good").any(axis=1)).tolist()
     assert selected(classed, where(empty=any_equal(0))) == []
+
+
+@pytest.mark.parametrize("valid", [None, "weight"])
+def test_a_chunk_is_decoded_once(tmp_path, valid, monkeypatch):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.eye(700, 64, dtype="f4"), chunks=(96, 64), compression="gzip")
+        file.create_dataset("weight", data=np.ones((700, 64), "u1"))
+    monkeypatch.setattr(derived, "_PIECE_BYTES", 100 * 64 * 4)  # neither a chunk nor two
+    with RowReader(path) as reader:
+        values = derived.compute(reader, 700, "x", any_equal(1, valid=valid))
+        assert reader.stats.chunks_decoded == 8
+    assert np.flatnonzero(values).tolist() == list(range(64))
 
 
 def test_masks(classed):

@@ -1,3 +1,4 @@
+import os
 import pickle
 
 import h5py
@@ -14,12 +15,15 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.criteria import where
 from ray_h5.planning.folds import fold_groups
-from ray_h5.planning.index import build_index
+from ray_h5.planning.index import FileTable, build_index
 from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.plan import read_rows
 from ray_h5.planning.planner import plan_files
+from ray_h5.planning.position import plan_hash
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_columns
 from ray_h5.planning.store import MEMORY
@@ -235,6 +239,44 @@ def test_more_than_two_gib_of_strings(tmp_path):
     MEMORY.clear()
 
 
+def test_strings_of_an_array_in_a_struct_name_their_row_too(tmp_path):
+    values = np.array([(1, [b"ok", b"ok"]), (2, [b"ok", b"\xff"])], [("n", "i4"), ("s", "S4", (2,))])
+    rewrite(tmp_path / "a.h5", pair=values)
+    index = build_index([str(tmp_path / "a.h5")])
+    with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 'pair' holds .* not UTF-8"):
+        index.small_columns([index.columns["pair"]])
+
+
+def test_inodes_of_64_bits_are_kept():
+    identities = [FileIdentity(1, -2, 3, inode) for inode in (5, (1 << 63) + 5, (1 << 64) - 1)]
+    files = FileTable.of(["/a", "/b", "/c"], identities, [1, 1, 1])
+    assert [files.identity(file) for file in range(3)] == identities
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_names_of_files_need_not_be_utf8(tmp_path, indexed):
+    path = os.fsdecode(os.fsencode(str(tmp_path)) + b"/bad\xff.h5")
+    rewrite(path, x=np.arange(3))
+    for _ in range(2):
+        MEMORY.clear()
+        index, plan = plan_files([path], predicate=where(x=2), index_dir=str(tmp_path) if indexed else None)
+        assert index.files.path(0) == index.files.all_paths()[0] == path
+        assert read_rows(pickle.loads(pickle.dumps(plan)), plan.selection).arrays["x"].tolist() == [2]
+        assert plan_hash(plan) == plan_hash(plan_files([path], predicate=where(x=2))[1])
+
+
+def test_what_is_no_set_of_files(tmp_path):
+    with pytest.raises(OptionError, match="at least one file"):
+        build_index([])
+    paths = [str(tmp_path / f"{i}.h5") for i in range(3)]
+    for path, rows in zip(paths, (5, 1 << 62, 1 << 62), strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", (rows,), "f4", chunks=(1024,), maxshape=(None,))
+    with pytest.raises(OptionError, match=rf"{2**63 + 5} rows.*1\.h5, {2**62}"):
+        build_index(paths)
+    assert build_index(paths[:2]).num_rows == 2**62 + 5
+
+
 def test_a_column_outside_the_selection_can_be_found(five_files):
     index = build_index(five_files, ["signal"])
     assert str(index.find(["label", "signal"])["label"]) == "uint8"
@@ -291,3 +333,22 @@ def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
     assert evaluate(pa.compute.field("label") > 1, table).tolist() == [1]
     with pytest.raises(PredicateError, match=r"label: int64"):
         evaluate(pa.compute.field("label") > "x", table)
+    with pytest.raises(PredicateError, match=r"it gives int64, and neither true nor false"):
+        evaluate(pa.compute.field("label") + 1, table)
+
+
+def test_the_rows_that_pass_are_found_without_a_copy_of_the_table():
+    table = pa.table({"a": pa.chunked_array([np.arange(i, i + 1000) for i in range(0, 4_000_000, 1000)])})
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    previous, _ = pa.default_memory_pool(), pa.set_memory_pool(pool)
+    try:
+        assert evaluate(pa.compute.field("a") >= 10, table).tolist() == list(range(10, 4_000_000))
+    finally:
+        pa.set_memory_pool(previous)
+    assert 0 < pool.max_memory() < table.nbytes / 2
+
+
+def test_null_passes_nothing():
+    table = pa.table({"a": pa.array([1, None, 3])})
+    assert evaluate(pa.compute.field("a") > 1, table).tolist() == [2]
+    assert evaluate(~(pa.compute.field("a") > 1), table).tolist() == [0]

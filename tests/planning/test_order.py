@@ -1,3 +1,5 @@
+import pickle
+
 import h5py
 import numpy as np
 import pyarrow.compute as pc
@@ -23,6 +25,20 @@ def listed(starts, size):
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         found += [*range(start + size, stop, size)] + ([stop] if stop > start else [])
     return ListedGroups(np.array(found))
+
+
+@pytest.mark.parametrize("groups", [EvenGroups(starts_of([5, 0, 8, 3]), 3), ListedGroups(np.array([0, 5, 16]))])
+def test_groups_are_drawn_once_an_epoch(groups, monkeypatch):
+    drawn = []
+    really = type(groups)._draw
+    monkeypatch.setattr(type(groups), "_draw", lambda self, key: drawn.append(key) or really(self, key))
+    key, other = make_key(7, 0), make_key(7, 1)
+    first = groups.ranks(np.arange(16), key)
+    for copy in (groups, pickle.loads(pickle.dumps(groups))):
+        for position in range(16):
+            assert copy.ranks(np.array([position]), key) == first[position]
+    groups.ranks(np.arange(16), other)
+    assert drawn == [key, other]
 
 
 file_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)

@@ -209,6 +209,7 @@ def test_facts_are_looked_up_once(tmp_path, opened):
         (field("label") + 1, PredicateError, "cannot be evaluated"),
         (pc.scalar(1), PredicateError, "cannot be evaluated"),
         (field("label", "x") == 1, RayH5Error, "label"),
+        (field("label) in b") == 1, UnknownColumnError, r"no 'label\) in b'"),
     ],
 )
 def test_what_is_no_predicate(five_files, predicate, error, says):
@@ -216,13 +217,23 @@ def test_what_is_no_predicate(five_files, predicate, error, says):
         plan_files(five_files, predicate=predicate)
 
 
-@pytest.mark.parametrize("name", ["a b", "a(1)", "ä", "x.y", "[0]", "a'b", 'a"b', "deep/er", "-"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a(1)", "ä", "x.y", "[0]", "a'b", 'a"b', "deep/er", "-", "a) in b", "a) FieldRef.Name(b"]
+)
 def test_names_of_any_kind(tmp_path, name):
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(4)
         file[name] = np.arange(4)
     assert plan_files([path], columns=["x"], predicate=where(**{name: [1, 3]}))[1].selection.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("fields", [("pair", "one"), ("pa) in ir", "one"), ("pair", "on) in e")])
+def test_names_inside_a_struct(tmp_path, fields):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file[fields[0]] = np.array([(1, 2.0), (3, 4.0)], dtype=[(fields[1], "i4"), ("two", "f8")])
+    assert plan_files([path], predicate=field(*fields) == 3)[1].selection.tolist() == [1]
 
 
 def test_columns_inside_a_struct(tmp_path):

@@ -1,5 +1,8 @@
 import dataclasses
+import gc
 import json
+import pickle
+import weakref
 from itertools import chain
 
 import h5py
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
+from ray_h5.planning import position as positions
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
@@ -269,6 +273,21 @@ def test_the_hash_is_of_what_decides_the_order(tmp_path):
     assert hash_of(first, predicate=pc.field("y") >= 0) != expected
     chosen = [hash_of(first, predicate=pc.field("y") < bound) for bound in (10, 10, 20)]
     assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_the_hash_is_found_once_and_goes_with_the_plan(five_files, monkeypatch):
+    plan = plan_files(five_files, predicate=pc.field("label") == 1)[1]
+    expected = plan_hash(plan)
+    other = dataclasses.replace(plan, selection=plan.selection[1:])
+    assert plan_hash(other) != expected
+    copy = pickle.loads(pickle.dumps(plan))
+    selection = weakref.ref(plan.selection)
+    with monkeypatch.context() as context:
+        context.setattr(positions, "_hash", None)
+        assert plan_hash(plan) == plan_hash(copy) == expected
+    del plan
+    gc.collect()
+    assert selection() is None  # no cache keeps it
 
 
 @given(st.integers(0, 60), st.integers(1, 25), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
