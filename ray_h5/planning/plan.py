@@ -12,6 +12,7 @@ import numpy as np
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import ReadStats
+from ray_h5.options import as_integer
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
@@ -222,17 +223,16 @@ def choose_block_rows(row_bytes: int, num_rows: int, block_rows: int | None, num
         A power of two unless the user asked otherwise: batches of usual sizes then lie inside
         one block and need no copy. It depends on the data alone, not on the machine.
     """
-    for name, value in (("block_rows", block_rows), ("override_num_blocks", num_blocks)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise OptionError(f"{name}={value!r}: expected an integer of 1 or more")
+    if block_rows is not None:
+        block_rows = as_integer("block_rows", block_rows, 1)
+    if num_blocks is not None:
+        num_blocks = as_integer("override_num_blocks", num_blocks, 1)
     if block_rows is not None and num_blocks is not None:
         raise OptionError("block_rows and override_num_blocks both say how large a block is; pass one of them")
     if block_rows is not None:
-        return int(block_rows)
+        return block_rows
     if num_blocks is not None:
-        return max(1, -(-num_rows // int(num_blocks)))
+        return max(1, -(-num_rows // num_blocks))
     rows = min(_BLOCK_BYTES / max(row_bytes, 1), num_rows / _FEWEST_BLOCKS)
     return 1 << round(math.log2(max(rows, 1)))
 

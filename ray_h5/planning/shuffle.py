@@ -11,6 +11,7 @@ from typing import Literal, cast
 import numpy as np
 
 from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 
@@ -57,16 +58,12 @@ class Shuffle:
             raise OptionError(f"Shuffle(unit={self.unit!r}): expected one of {', '.join(map(repr, _UNITS))}")
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(32))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise OptionError(f"Shuffle(seed={self.seed!r}): expected an integer of zero or more, or None")
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "seed", as_integer("Shuffle: seed", self.seed, 0, instead=", or None"))
         rows = self.window_rows
-        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1):
-            raise OptionError(f"Shuffle(window_rows={rows!r}): expected an integer of 1 or more, or None")
         if rows is not None and self.unit in ("rows", "files"):
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
         if rows is not None:
-            object.__setattr__(self, "window_rows", int(rows))
+            object.__setattr__(self, "window_rows", as_integer("Shuffle: window_rows", rows, 1, instead=", or None"))
 
 
 def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Shuffle | None:

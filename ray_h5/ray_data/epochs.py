@@ -8,12 +8,12 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import ray
 from ray.data import DataContext
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
+from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan, Tail
 from ray_h5.planning.position import Position, Stretch, plan_hash, resume
 from ray_h5.ray_data.internals import running_dataset
@@ -183,8 +183,8 @@ def set_own_epoch(name: str, epoch: int, position: Position | None = None) -> No
 
 def _set(name: str, epoch: int, position: Position | None, world_size: int | None) -> Setting:
     check_name(name)
-    epoch = _integer("epoch", epoch, 0)
-    world_size = _world_size() if world_size is None else _integer("world_size", world_size, 1)
+    epoch = as_integer("set_epoch: epoch", epoch, 0)
+    world_size = _world_size() if world_size is None else as_integer("set_epoch: world_size", world_size, 1)
     if position is not None and not isinstance(position, Position):
         raise PositionError(
             f"set_epoch: position={position!r}: expected a Position; make one of what a checkpoint holds with "
@@ -196,12 +196,6 @@ def _set(name: str, epoch: int, position: Position | None, world_size: int | Non
     if not isinstance(found, Setting):
         raise _unknown(name, found)
     return found
-
-
-def _integer(what: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise OptionError(f"set_epoch: {what}={value!r}: expected an integer of {least} or more")
-    return int(value)
 
 
 def check_name(name: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
 
 
 class SampleCache:
@@ -46,10 +46,10 @@ class SampleCache:
         OptionError
             If a bound is none.
         """
-        for name, value in (("cache_size", cache_size), ("cache_bytes", cache_bytes)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0):
-                raise OptionError(f"{name}={value!r}: expected an integer of 0 or more")
-        return cls(int(cache_size if cache_bytes is None else min(cache_size, cache_bytes // max(sample_bytes, 1))))
+        most = as_integer("cache_size", cache_size, 0)
+        if cache_bytes is not None:
+            most = min(most, as_integer("cache_bytes", cache_bytes, 0) // max(sample_bytes, 1))
+        return cls(most)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
@@ -73,7 +73,7 @@ def loader(
     ...     for batch in batches:
     ...         train(batch.signal, batch.label)
     """
-    batch_size = _positive("batch_size", batch_size)
+    batch_size = as_integer("batch_size", batch_size, 1)
     if isinstance(source, H5Dataset):
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; give it these")
@@ -136,9 +136,8 @@ def create_optimized_dataloader(
     torch.utils.data.DataLoader
         With ``pin_memory`` (True by default) batches are pinned where there is a CUDA device.
     """
-    batch_size = _positive("batch_size", batch_size)
-    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
-        raise OptionError(f"num_workers={num_workers!r}: expected an integer of 0 or more")
+    batch_size = as_integer("batch_size", batch_size, 1)
+    num_workers = as_integer("num_workers", num_workers, 0)
     found = {name: dataset_kwargs.pop(name) for name in _LOADER_OPTIONS & dataset_kwargs.keys()}
     # None is DataLoader's own default of each of them.
     options = {name: value for name, value in found.items() if value is not None}
@@ -169,9 +168,3 @@ def create_optimized_dataloader(
     return H5DataLoader(
         dataset, batch_size, sampler, threads=threads, drop_last=drop_last, pin_memory=pin_memory, **options
     )
-
-
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise OptionError(f"{name}={value!r}: expected an integer of 1 or more")
-    return int(value)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.errors import OptionError
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.torch_data.kept import KeptRows, fitting, share_of
 from ray_h5.torch_data.transport import new_arrays
@@ -46,12 +46,8 @@ class RowSource:
     """
 
     def __init__(self, plan: ReadPlan, kept_bytes: int | None = None) -> None:
-        if kept_bytes is not None and (
-            isinstance(kept_bytes, bool) or not isinstance(kept_bytes, (int, np.integer)) or kept_bytes < 0
-        ):
-            raise OptionError(f"kept_bytes={kept_bytes!r}: expected an integer of 0 or more")
         self.plan = plan
-        self._kept_bytes = kept_bytes
+        self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         self._begin()
 
     def _begin(self) -> None:

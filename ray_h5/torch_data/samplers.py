@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.options import as_integer
 from ray_h5.planning.order import Order
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.torch_data.order import ShuffleLike, order_of
@@ -35,9 +36,7 @@ class EpochShuffleSampler(Sampler[int]):
     """
 
     def __init__(self, data_len: int, seed: int = 0, shuffle: bool = True) -> None:
-        if isinstance(data_len, bool) or not isinstance(data_len, (int, np.integer)) or data_len < 0:
-            raise OptionError(f"data_len={data_len!r}: expected an integer of 0 or more; pass len(dataset)")
-        self.data_len = int(data_len)
+        self.data_len = as_integer("data_len", data_len, 0, instead="; pass len(dataset)")
         self.shuffle = shuffle
         self._order = Order(self.data_len, Shuffle("rows", seed) if shuffle else None)
         self.seed = seed
@@ -131,14 +130,12 @@ class OrderSampler(Sampler[int]):
         stretch: int = 1,
     ) -> None:
         self.rank, self.world_size = resolve_rank(rank, world_size)
-        if stretch < 1:
-            raise OptionError(f"stretch={stretch}: expected 1 or more")
         if self.world_size > 1 and shuffle and seed is None and not isinstance(shuffle, Shuffle):
             raise OptionError(
                 f"seed=None: each of {self.world_size} ranks would draw an order of its own; give all of them one seed"
             )
         self.drop_last = drop_last
-        self.stretch = stretch
+        self.stretch = as_integer("stretch", stretch, 1)
         self.order = order_of(dataset, shuffle, seed)
         used = self.order.shuffle
         kind = [used.unit, used.seed, used.window_rows] if used else None
@@ -244,9 +241,7 @@ class OrderBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(self, dataset: Sized, batch_size: int, *, drop_last: bool = False, **options: Any) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-            raise OptionError(f"batch_size={batch_size!r}: expected an integer of 1 or more")
-        self.batch_size = int(batch_size)
+        self.batch_size = as_integer("batch_size", batch_size, 1)
         self.drop_last = drop_last
         self.sampler = OrderSampler(dataset, drop_last=drop_last, stretch=self.batch_size, **options)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ray_h5.errors import OptionError, PositionError
+from ray_h5.errors import PositionError
+from ray_h5.options import as_integer
 
 State = dict[str, Any]
 
@@ -24,12 +23,11 @@ class Walk:
         self.within = 0  # samples of this rank, of the stretch that begins at `done`
 
     def set_epoch(self, epoch: int) -> None:
-        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
-            raise OptionError(f"set_epoch({epoch!r}): expected an integer of 0 or more")
+        epoch = as_integer("set_epoch: epoch", epoch, 0)
         if epoch != self.epoch:
             self._resume = None
             self.done = self.within = 0
-        self.epoch = int(epoch)
+        self.epoch = epoch
 
     def begin(self, left: Callable[[int], int]) -> int:
         """Return how much of the epoch is done already; `left` tells what there is to yield after that."""

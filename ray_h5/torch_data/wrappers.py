@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.options import as_integer
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.samples import Pair, check_index, check_indices
@@ -127,9 +128,8 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, in all workers."""
-        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
-            raise OptionError(f"set_epoch({epoch!r}): expected an integer of 0 or more")
-        self._epoch[0] = int(epoch)
+        epoch = as_integer("set_epoch: epoch", epoch, 0)
+        self._epoch[0] = epoch
 
     def __len__(self) -> int:
         return len(cast("Sized", self.base_dataset))
