@@ -50,7 +50,8 @@ class Standardize(Preprocessor):
     epsilon : float
         Added to the deviation.
     nan_policy : {"raise", "omit"}
-        What a NaN does while fitting: raise an error, or be left out. `transform` leaves NaN what it is.
+        What a NaN does while fitting: raise an error, or be left out. `transform` leaves NaN what it is. The
+        error tells the row if the dataset has the column ``row_id``.
     constant : {"raise", "one"}
         What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
     sample_rows : int, optional
@@ -200,7 +201,9 @@ class Standardize(Preprocessor):
         moments: dict[str, Moments] = {}
         for row in parts.iter_rows():
             for name, part in zip(self.columns, _decoded(row), strict=True):
-                moments[name] = moments[name].merge(part) if name in moments else part
+                moments[name] = (
+                    _with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part
+                )
         if not moments:
             raise NotFittedError("the dataset has no rows; expected some to fit on")
         self.stats_ = {
@@ -293,13 +296,20 @@ def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: values[~padding] for name, values in batch.items()}
 
 
+def _row_ids(batch: Mapping[str, Any]) -> Any:
+    """Return the row ids of a batch, None if it has none, or the user's column of that name is something else."""
+    ids = batch.get(ROW_ID_SPEC.name)
+    return ids if ids is not None and ids.dtype.kind in "iu" and ids.ndim == 1 else None
+
+
 def _partial_moments(
     batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
 ) -> dict[str, Any]:
     """Return the moments of a block as one row, or the error, which Ray would hide under one of its own."""
     batch = _without_padding(batch)
     try:
-        found = [_with_column(batch, name, partial(Moments.of, axis=axis, nan_policy=nan_policy)) for name in columns]
+        call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=_row_ids(batch))
+        found = [_with_column(batch, name, call) for name in columns]
     except RayH5Error as exc:
         return _encoded([], [type(exc).__name__, str(exc)])
     return _encoded(found, None)

@@ -22,6 +22,8 @@ Axis: TypeAlias = "int | tuple[int, ...] | None"
 
 NanPolicy: TypeAlias = Literal["raise", "omit"]
 
+_TOO_LARGE = "values are too large for their squares in float64; scale them first"
+
 _BLOCK_VALUES = 131_072
 """Values converted to float64 at a time, so that they stay in a core's cache; measured."""
 
@@ -54,7 +56,7 @@ class Moments:
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @classmethod
-    def of(cls, batch: Any, axis: Axis = None, nan_policy: NanPolicy = "raise") -> Moments:
+    def of(cls, batch: Any, axis: Axis = None, nan_policy: NanPolicy = "raise", row_ids: Any = None) -> Moments:
         """Return the moments of a batch of rows.
 
         Parameters
@@ -65,11 +67,13 @@ class Moments:
             The axes to reduce, as in numpy's ``mean``. It must include 0, the rows.
         nan_policy : {"raise", "omit"}
             What a NaN does: raise an error, or be left out of the count. Infinity is an error always.
+        row_ids : ndarray, shape (n,), optional
+            What an error calls the rows by.
 
         Raises
         ------
         NonFiniteError
-            If there is an infinity, or a NaN that is not to be omitted.
+            If there is an infinity, or a NaN that is not to be omitted, or values are too large to be squared.
         OptionError
             If `axis` or `nan_policy` cannot be used.
         UnsupportedColumnError
@@ -84,7 +88,7 @@ class Moments:
             return cls._of_none(batch.shape, axes)
         moments = _moments(batch, axes) if nan_policy == "raise" else _moments_without_nan(batch, axes)
         if not np.isfinite(moments.m2).all():
-            raise NonFiniteError(_what_is_not_finite(batch, nan_policy))
+            raise NonFiniteError(_what_is_not_finite(batch, nan_policy, row_ids))
         return moments
 
     @classmethod
@@ -102,6 +106,8 @@ class Moments:
         ------
         SchemaMismatchError
             If the two are not of rows of one shape and over the same axes.
+        NonFiniteError
+            If the values of both together are too large to be squared.
         """
         if self.mean.shape != other.mean.shape or self.axis != other.axis:
             raise SchemaMismatchError(
@@ -111,10 +117,13 @@ class Moments:
         count = self.count + other.count
         # Where neither has a value all is 0, whatever it is divided by.
         share = other.count / np.maximum(count, 1)
-        delta = other.mean - self.mean
-        return Moments(
-            count, self.mean + delta * share, self.m2 + other.m2 + delta * delta * (self.count * share), self.axis
-        )
+        # An overflow is found in the result. In this order a part without values adds 0, however large the mean.
+        with np.errstate(invalid="ignore", over="ignore"):
+            delta = other.mean - self.mean
+            m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
+        if not np.isfinite(m2).all():
+            raise NonFiniteError(_TOO_LARGE)
+        return Moments(count, self.mean + delta * share, m2, self.axis)
 
     def std(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the standard deviation, numpy's with ``ddof=0``; 0 where nothing was counted."""
@@ -272,10 +281,19 @@ def _moments_without_nan(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> 
     return Moments(count[0].astype(np.int64), (mean + rest / least)[0], m2[0], axes)
 
 
-def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str) -> str:
+def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:
     nans, infinities = int(np.isnan(batch).sum()), int(np.isinf(batch).sum())
-    if nans + infinities == 0:
-        return "values are too large for their squares in float64; scale them first"
-    row = int(np.argwhere(~np.isfinite(batch) if nan_policy == "raise" else np.isinf(batch))[0][0])
+    places = np.argwhere(~np.isfinite(batch) if nan_policy == "raise" else np.isinf(batch))
+    if len(places) == 0:
+        return _TOO_LARGE
+    row, *place = map(int, places[0])
+    if row_ids is None:
+        which = f"row {row} of its batch (read_h5(..., include_row_ids=True) tells which row that is)"
+    else:
+        which = f"the row with row_id {row_ids[row]}"
+    at = f" at {tuple(place) if len(place) > 1 else place[0]}" if place else ""
     advice = "; nan_policy='omit' leaves NaN out" if nans and not infinities else "; remove such rows first"
-    return f"{nans} NaN and {infinities} infinite of {batch.size} values, the first in row {row} of its batch{advice}"
+    return (
+        f"{nans} NaN and {infinities} infinite of {batch.size} values, the first, {batch[tuple(places[0])]}{at}, in "
+        f"{which}{advice}"
+    )

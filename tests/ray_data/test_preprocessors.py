@@ -74,6 +74,24 @@ def test_fit_reads_its_columns_only(signals):
     assert Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments.count == 30 * 200
 
 
+def test_what_is_not_finite_is_named_by_its_row(signals):
+    with h5py.File(signals[2], "r+") as file:
+        file["other"][4, 7] = np.inf
+    for sample_rows in (None, 50):
+        with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in the row with row_id 24; remove"):
+            Standardize(["other"], sample_rows=sample_rows).fit(read(signals, include_row_ids=True))
+    with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in row 0 of its batch .*include_row_ids"):
+        Standardize(["other"]).fit(read(signals))
+
+
+def test_values_too_large_are_an_error_whatever_the_blocks(tmp_path):
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        file["x"] = np.repeat([1.5e154, -1.5e154], 50)
+    for rows in (50, 100):
+        with pytest.raises(NonFiniteError, match="column 'x': values are too large for their squares"):
+            Standardize(["x"]).fit(ray_h5.read_h5(tmp_path / "large.h5", block_rows=rows))
+
+
 def test_batches_at_inference_and_back(signals):
     standardize = Standardize(["wide", "label"]).fit(read(signals))
     batch = {"wide": concatenated(signals, "wide"), "label": concatenated(signals, "label"), "other": np.arange(50)}
