@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.transforms.options import as_integer, is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Axis", "Moments", "NanPolicy", "check_nan_policy", "normalize_axis"]
+__all__ = ["Axis", "Moments", "NanPolicy", "check_axis", "check_nan_policy", "normalize_axis"]
 
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 """The axes to reduce, as in numpy's ``mean`` over a batch of rows; None is all of them."""
@@ -152,11 +152,61 @@ class Moments:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Moments:
-        """Return the moments that `to_dict` gave."""
-        shape = tuple(state["shape"])
-        count = np.array(state["count"], dtype=np.int64).reshape(shape)
-        mean, m2 = (np.array(state[name], dtype=np.float64).reshape(shape) for name in ("mean", "m2"))
-        return cls(count, mean, m2, tuple(state["axis"]))
+        """Return the moments that `to_dict` gave.
+
+        Raises
+        ------
+        OptionError
+            If `state` is something else.
+        """
+        try:
+            shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
+            count, mean, m2 = (
+                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")
+            )
+        except (KeyError, TypeError, ValueError) as exc:
+            raise OptionError(f"expected what Moments.to_dict gave, found something else: {exc}") from exc
+        _check_state(count, mean, m2, axis)
+        # Not by way of floats, which end at 2**53.
+        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
+
+
+def _check_state(count: Any, mean: Any, m2: Any, axis: tuple[int, ...]) -> None:
+    """Raise an OptionError unless these can be moments; NaN is none of them."""
+    for name, fits, wanted in (
+        ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
+        ("mean", np.isfinite(mean), "finite numbers"),
+        ("m2", (m2 >= 0) & np.isfinite(m2), "finite numbers of 0 or more"),
+    ):
+        if not np.all(fits):
+            raise OptionError(f"{name} of moments: expected {wanted}, found something else")
+    if 0 not in axis or any(each > mean.ndim or (each and mean.shape[each - 1] != 1) for each in axis):
+        raise OptionError(f"axis {axis} of moments does not go with their shape {mean.shape}")
+
+
+def check_axis(axis: Axis | list[int]) -> Axis:
+    """Return axes as Python's own integers.
+
+    Raises
+    ------
+    OptionError
+        If they are none, or cannot have the rows among them whatever the shape of a batch.
+    """
+    if axis is None:
+        return None
+    listed = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if not all(is_integer(each) for each in listed):
+        raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
+    plain = tuple(map(int, listed))
+    # A negative one may be that of the rows.
+    if 0 not in plain and all(each > 0 for each in plain):
+        raise _without_rows(axis, plain)
+    return plain if isinstance(axis, (tuple, list)) else plain[0]
+
+
+def _without_rows(axis: object, listed: tuple[int, ...]) -> OptionError:
+    advice = f"such as {(0, *listed)}" if listed else "0 for each element of a row by itself, or None for all axes"
+    return OptionError(f"axis={axis!r}: expected axis 0, the rows, among them, {advice}")
 
 
 def check_nan_policy(nan_policy: str) -> None:
@@ -175,14 +225,14 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     """
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
-    listed = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    given = [operator.index(each) for each in listed]
+    plain = check_axis(axis)
+    given = tuple(range(ndim)) if plain is None else plain if isinstance(plain, tuple) else (plain,)
     for each in given:
         if not -ndim <= each < ndim:
             raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes, rows first")
     axes = tuple(sorted({each % ndim for each in given}))
     if 0 not in axes:
-        raise OptionError(f"axis={axis!r}: expected axis 0, the rows, among them, such as (0, {axis})")
+        raise _without_rows(axis, given)
     return axes
 
 

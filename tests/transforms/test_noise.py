@@ -168,6 +168,12 @@ def test_limits_on_one_side(clip, monkeypatch):
     assert np.array_equal(tensor.numpy(), found)
 
 
+def test_keys_may_have_any_order_of_bytes():
+    array = np.zeros((9, 30))
+    augment = GaussianNoise("x")
+    assert same(augment.apply_batch(array, KEYS[:9].astype(">u8")), augment.apply_batch(array, KEYS[:9]))
+
+
 def test_limits_in_a_list_can_be_hashed():
     assert hash(GaussianNoise("x", clip=[0, 1])) == hash(GaussianNoise("x", clip=(0, 1)))
 
