@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from ray.data.collate_fn import NumpyBatchCollateFn
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.rows import near_names
+
+Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
+"""A dtype of torch, or what numpy takes for one, such as a name; ``"bfloat16"`` too."""
 
 TorchBatch = dict[str, Any]
 """A tensor a column; columns that are no numbers stay numpy arrays."""
@@ -24,15 +28,29 @@ class TorchCollate(NumpyBatchCollateFn):
 
     Parameters
     ----------
-    dtypes : torch.dtype, or mapping of str to torch.dtype, optional
-        A dtype for all floating columns, or for those named; ``torch.bfloat16`` and
-        ``torch.float16`` for mixed precision. By default dtypes are kept.
+    dtypes : dtype, or mapping of str to dtype, optional
+        A dtype for all floating columns, or for those named: torch's, or numpy's and its names;
+        ``torch.bfloat16`` and ``torch.float16`` for mixed precision. By default dtypes are kept.
     pin_memory : bool
         Put tensors into page-locked memory, from which a GPU copies while it computes.
+
+    Raises
+    ------
+    OptionError
+        If a dtype is none that torch has, or there is no accelerator to pin memory for.
     """
 
-    def __init__(self, dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None, pin_memory: bool = False) -> None:
-        self._dtypes = dtypes
+    def __init__(self, dtypes: Dtype | Mapping[str, Dtype] | None = None, pin_memory: bool = False) -> None:
+        self._dtypes: torch.dtype | dict[str, torch.dtype] | None
+        if isinstance(dtypes, Mapping):
+            self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
+        else:
+            self._dtypes = None if dtypes is None else _as_dtype(dtypes)
+        if pin_memory and not torch.accelerator.is_available():
+            raise OptionError(
+                f"pin_memory={pin_memory!r}: torch finds no accelerator that would copy from such memory; leave it "
+                "out, and memory is pinned where the device is a GPU"
+            )
         self._pin = pin_memory
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> TorchBatch:
@@ -57,6 +75,23 @@ class TorchCollate(NumpyBatchCollateFn):
         if dtype is not None and (isinstance(self._dtypes, Mapping) or tensor.is_floating_point()):
             tensor = tensor.to(dtype)
         return tensor.pin_memory() if self._pin else tensor
+
+
+def _as_dtype(dtype: object, where: str = "") -> torch.dtype:
+    """Return torch's dtype of that name, or of numpy's dtype."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
+    if isinstance(named, torch.dtype):  # numpy has no bfloat16
+        return named
+    try:
+        # numpy takes None for float64; a bare object is nothing that torch has.
+        wanted = np.dtype(object if dtype is None else dtype)  # type: ignore[call-overload]
+        return torch.from_numpy(np.empty(0, wanted.newbyteorder("="))).dtype
+    except (TypeError, ValueError) as exc:
+        raise OptionError(
+            f"dtypes: {dtype!r}{where} is no dtype of torch; expected one such as torch.float16, or 'float16'"
+        ) from exc
 
 
 def to_device(batches: Iterable[TorchBatch], device: torch.device) -> Iterator[TorchBatch]:
@@ -108,18 +143,26 @@ def _moved(batch: TorchBatch, device: torch.device) -> TorchBatch:
     }
 
 
-def as_device(device: str | torch.device) -> torch.device:
+def as_device(device: str | int | torch.device) -> torch.device:
     """Return a device that is there.
 
     Raises
     ------
     OptionError
-        If it is a CUDA device, and torch finds none.
+        If it is no device, or one that torch does not find.
     """
-    found = torch.device(device)
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(
-            f"device={str(device)!r}: torch finds no CUDA device in this process. Ask the trainer for GPUs "
-            "(ScalingConfig(use_gpu=True)) on a machine that has them, or leave the device to 'auto'."
-        )
-    return found
+    try:
+        found = torch.device(device)
+        missing = found.type == "cuda" and not torch.cuda.is_available()
+        reason = "it holds no values" if found.type == "meta" else "torch finds no CUDA device in this process"
+        if found.type != "meta" and not missing:
+            torch.empty(0, device=found)
+            return found
+    # A backend that is not there is told by any of these.
+    except (RuntimeError, TypeError, AssertionError, ImportError) as exc:
+        reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # what follows lists all backends
+    raise OptionError(
+        f"device={str(device) if isinstance(device, torch.device) else device!r}: {reason}. Expected 'auto', which is "
+        "what Ray Train gave to this worker, 'cpu', or a device that is there, such as 'cuda'; for GPUs, ask the "
+        "trainer (ScalingConfig(use_gpu=True)) on a machine that has them."
+    )

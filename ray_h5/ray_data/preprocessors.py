@@ -13,11 +13,20 @@ from ray.data.expressions import col
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
 from ray_h5 import errors
-from ray_h5.errors import NotFittedError, OptionError, RayH5Error, UnknownColumnError
+from ray_h5.errors import (
+    CorruptFileError,
+    NotFittedError,
+    OptionError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnknownColumnError,
+)
+from ray_h5.ray_data.batches import changed, names_of
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.ray_data.datasource import each_row_once
 from ray_h5.transforms.files import read_scalers, save_scalers
-from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_nan_policy
+from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy
+from ray_h5.transforms.options import as_integer
 from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
 
 if TYPE_CHECKING:
@@ -50,7 +59,8 @@ class Standardize(Preprocessor):
     epsilon : float
         Added to the deviation.
     nan_policy : {"raise", "omit"}
-        What a NaN does while fitting: raise an error, or be left out. `transform` leaves NaN what it is.
+        What a NaN does while fitting: raise an error, or be left out. `transform` leaves NaN what it is. The
+        error tells the row if the dataset has the column ``row_id``.
     constant : {"raise", "one"}
         What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
     sample_rows : int, optional
@@ -89,22 +99,15 @@ class Standardize(Preprocessor):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if isinstance(columns, str) or not columns:
-            raise OptionError(f"columns={columns!r}: expected a list of at least one name")
         check_scaling(epsilon, constant)
         check_nan_policy(nan_policy)
-        if sample_rows is not None and not (_is_integer(sample_rows) and sample_rows >= 1):
-            raise OptionError(f"sample_rows={sample_rows!r}: expected an integer of 1 or more, or None for all rows")
-        if not (_is_integer(seed) and seed >= 0):
-            raise OptionError(f"seed={seed!r}: expected an integer of 0 or more")
-        self.columns = list(columns)
-        self.axis = _plain_axis(axis)
-        self.epsilon = epsilon
+        self.columns = _names(columns)
+        self.axis = check_axis(axis)
+        self.epsilon = float(epsilon)
         self.nan_policy: NanPolicy = nan_policy
         self.constant: ConstantPolicy = constant
-        # JSON and Ray take no integers of numpy.
-        self.sample_rows = None if sample_rows is None else int(sample_rows)
-        self.seed = int(seed)
+        self.sample_rows = None if sample_rows is None else as_integer("sample_rows", sample_rows, 1)
+        self.seed = as_integer("seed", seed, 0)
         self.stats_: dict[str, Scaler] = {}
 
     @property
@@ -120,23 +123,31 @@ class Standardize(Preprocessor):
         return super().transform(ds, **options)
 
     def transform_batch(self, data: Any) -> Any:
-        """Return a batch with its columns standardized, as for inference."""
-        self._check_fitted()
-        return super().transform_batch(data)
+        """Return a batch with its columns standardized, as for inference.
 
-    def inverse_transform_batch(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        Parameters
+        ----------
+        data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
+            A batch, or one row; the result is of the same kind.
+        """
+        self._check_fitted()
+        missing = [name for name in self.columns if name not in names_of(data)]
+        if missing:
+            raise UnknownColumnError(_missing(missing, names_of(data)))
+        return changed(data, self.columns, self._transform_numpy)
+
+    def inverse_transform_batch(self, data: Any) -> Any:
         """Return a batch with those of its columns that were fitted back in their own units.
 
         Parameters
         ----------
-        data : mapping of str to ndarray or tensor
-            Standardized values; at least one of the fitted columns.
+        data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
+            Standardized values; at least one of the fitted columns. The result is of the same kind.
         """
         self._check_fitted()
-        found = [name for name in self.columns if name in data]
-        if not found:
-            raise UnknownColumnError(_missing(self.columns, data))
-        return {**data, **{name: _with_column(data, name, self.stats_[name].inverse) for name in found}}
+        if not set(self.columns) & set(names_of(data)):
+            raise UnknownColumnError(_missing(self.columns, names_of(data)))
+        return changed(data, self.columns, self._inverse_numpy)
 
     def to_dict(self) -> dict[str, Any]:
         """Return options and fitted moments as what JSON has; nothing is lost."""
@@ -153,11 +164,9 @@ class Standardize(Preprocessor):
         """
         try:
             options = {name: value for name, value in state.items() if name != "scalers"}
-            made = cls._from_options(options)
-            made.stats_ = {name: Scaler.from_dict(each) for name, each in state["scalers"].items()}
-        except (AttributeError, KeyError, TypeError) as exc:
+            return cls._made(options, {name: Scaler.from_dict(each) for name, each in state["scalers"].items()})
+        except (AttributeError, KeyError, TypeError, RayH5Error) as exc:
             raise OptionError(f"expected what Standardize.to_dict gave, found something else: {exc}") from exc
-        return made
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON."""
@@ -168,7 +177,7 @@ class Standardize(Preprocessor):
         """Return what `to_json` gave; an OptionError if it is something else."""
         try:
             state = json.loads(text)
-        except json.JSONDecodeError as exc:
+        except (TypeError, ValueError) as exc:
             raise OptionError(f"expected what Standardize.to_json gave, found no JSON: {exc}") from exc
         return cls.from_dict(state)
 
@@ -181,9 +190,13 @@ class Standardize(Preprocessor):
     def load(cls, path: str | os.PathLike[str]) -> Standardize:
         """Return what `save` wrote; NotFoundError or CorruptFileError if it is not there or something else."""
         scalers, options = read_scalers(path)
-        made = cls._from_options(options)
-        made.stats_ = scalers
-        return made
+        try:
+            return cls._made(options, scalers)
+        except (TypeError, OptionError) as exc:
+            raise CorruptFileError(
+                f"{path}: expected what Standardize.save wrote, found scalers of something else ({exc}); "
+                "ray_h5.transforms.load_scalers reads them"
+            ) from exc
 
     # What Ray calls --------------------------------------------------------------------------
 
@@ -200,7 +213,9 @@ class Standardize(Preprocessor):
         moments: dict[str, Moments] = {}
         for row in parts.iter_rows():
             for name, part in zip(self.columns, _decoded(row), strict=True):
-                moments[name] = moments[name].merge(part) if name in moments else part
+                moments[name] = (
+                    _with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part
+                )
         if not moments:
             raise NotFittedError("the dataset has no rows; expected some to fit on")
         self.stats_ = {
@@ -215,6 +230,9 @@ class Standardize(Preprocessor):
             **{name: _with_column(batch, name, self.stats_[name].transform) for name in self.columns},
         }
 
+    def _inverse_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: _with_column(batch, name, self.stats_[name].inverse) for name in batch}
+
     def _check_fitted(self) -> None:
         if not self.stats_:
             raise PreprocessorNotFittedError(f"{self!r} has not been fitted; call fit(training_dataset) first")
@@ -224,32 +242,41 @@ class Standardize(Preprocessor):
         schema = ds.schema(fetch_if_missing=False)
         if schema is None:
             return
-        types = dict(zip(schema.names, schema.types, strict=True))
-        empty = {name: np.empty((0, *getattr(found, "shape", ())), np.float32) for name, found in types.items()}
-        self._transform_numpy(empty)
+        shapes = {name: getattr(found, "shape", ()) for name, found in zip(schema.names, schema.types, strict=True)}
+        for name in self.columns:
+            if None in shapes.get(name, ()):
+                raise SchemaMismatchError(
+                    f"column {name!r}: its rows have shapes of their own, {shapes[name]} with None for what differs; "
+                    f"expected one shape, as fitted: {self.stats_[name].mean.shape} with 1 for axes that were reduced"
+                )
+        self._transform_numpy(
+            {name: np.empty((0, *shape), np.float32) for name, shape in shapes.items() if None not in shape}
+        )
 
     def _options(self) -> dict[str, Any]:
         names = ("columns", "axis", "epsilon", "nan_policy", "constant", "sample_rows", "seed")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def _from_options(cls, options: Mapping[str, Any]) -> Standardize:
-        return cls(**options)
+    def _made(cls, options: Mapping[str, Any], scalers: dict[str, Scaler]) -> Standardize:
+        made = cls(**options)
+        if scalers and set(scalers) != set(made.columns):
+            raise OptionError(f"columns are {made.columns}, but there are scalers for {list(scalers)}")
+        made.stats_ = scalers
+        return made
 
     def __repr__(self) -> str:
         return f"Standardize({self.columns!r}, axis={self.axis!r})"
 
 
-def _plain_axis(axis: Axis | list[int]) -> Axis:
-    """Return the axes as Python's own integers."""
-    listed: Sequence[object] = () if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    if not all(_is_integer(each) for each in listed):
-        raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
-    return tuple(map(int, axis)) if isinstance(axis, (tuple, list)) else None if axis is None else int(axis)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+def _names(columns: Any) -> list[str]:
+    """Return names of columns as a list of Python's strings."""
+    listed = list(columns) if isinstance(columns, (list, tuple, np.ndarray)) and np.ndim(columns) else []
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise OptionError(f"columns={columns!r}: expected a list of at least one name")
+    if len(set(listed)) < len(listed):
+        raise OptionError(f"columns={columns!r}: expected each name once")
+    return list(map(str, listed))
 
 
 def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:
@@ -293,13 +320,20 @@ def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: values[~padding] for name, values in batch.items()}
 
 
+def _row_ids(batch: Mapping[str, Any]) -> Any:
+    """Return the row ids of a batch, None if it has none, or the user's column of that name is something else."""
+    ids = batch.get(ROW_ID_SPEC.name)
+    return ids if ids is not None and ids.dtype.kind in "iu" and ids.ndim == 1 else None
+
+
 def _partial_moments(
     batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
 ) -> dict[str, Any]:
     """Return the moments of a block as one row, or the error, which Ray would hide under one of its own."""
     batch = _without_padding(batch)
     try:
-        found = [_with_column(batch, name, partial(Moments.of, axis=axis, nan_policy=nan_policy)) for name in columns]
+        call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=_row_ids(batch))
+        found = [_with_column(batch, name, call) for name in columns]
     except RayH5Error as exc:
         return _encoded([], [type(exc).__name__, str(exc)])
     return _encoded(found, None)

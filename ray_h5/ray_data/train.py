@@ -11,13 +11,17 @@ from ray.data import DataIterator, Dataset, ExecutionOptions
 from ray.train import DataConfig
 
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Running, running, set_epoch, set_own_epoch
 from ray_h5.ray_data.internals import datasources, row_count_changers, with_datasources, workers_that_share
+from ray_h5.transforms.options import as_integer
 
 if TYPE_CHECKING:
     import torch
+
+    from ray_h5.ray_data.collate import Dtype
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +99,7 @@ class TrainBatches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from ray_h5.ray_data.collate import to_device
 
-        workers = workers_that_share(self._shard)
-        if workers is None:
-            set_own_epoch(self._name, self._epoch, self._start)
-        else:
-            set_epoch(self._name, self._epoch, position=self._start, world_size=workers)
+        _set_epoch(self._name, self._epoch, self._start, workers_that_share(self._shard))
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         for batch in to_device(batches, self._device):
@@ -145,8 +145,8 @@ def train_batches(
     *,
     batch_size: int,
     position: Position | None = None,
-    device: str | torch.device = "auto",
-    dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None,
+    device: str | int | torch.device = "auto",
+    dtypes: Dtype | Mapping[str, Dtype] | None = None,
     drop_last: bool = False,
     prefetch_batches: int = 2,
     pin_memory: bool | None = None,
@@ -161,14 +161,14 @@ def train_batches(
     epoch : int
         The epoch.
     batch_size : int
-        Rows of a batch.
+        Rows of a batch, 1 or more.
     position : Position, optional
         Where a run that ended was in this epoch: what it had done is not read again.
     device : str or torch.device
         Where the tensors go; ``"auto"`` is the device that Ray Train gave to this worker. Copies to
         a GPU run one batch ahead of the training.
-    dtypes : torch.dtype, or mapping of str to torch.dtype, optional
-        A dtype for all floating columns, or for those named.
+    dtypes : dtype, or mapping of str to dtype, optional
+        A dtype for all floating columns, or for those named: torch's, or numpy's and its names.
     drop_last : bool
         Leave out a last batch that is not full.
     prefetch_batches : int
@@ -185,7 +185,8 @@ def train_batches(
     Raises
     ------
     OptionError
-        If the trainer has no such dataset, or the device is not there.
+        If the trainer has no such dataset, the device is not there, or another option cannot be used; when it is
+        iterated, if the dataset was not read by ``read_h5(..., name=)``.
 
     Examples
     --------
@@ -197,14 +198,15 @@ def train_batches(
 
     from ray_h5.ray_data.collate import TorchCollate, as_device
 
-    found = ray.train.torch.get_device() if device == "auto" else as_device(device)
     options = {
-        "batch_size": batch_size,
-        "prefetch_batches": prefetch_batches,
+        "batch_size": as_integer("batch_size", batch_size, 1),
+        "prefetch_batches": as_integer("prefetch_batches", prefetch_batches, 0),
         "drop_last": drop_last,
         "device": "cpu",  # we move them ourselves, one ahead
-        "collate_fn": TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory),
     }
+    epoch = as_integer("epoch", epoch, 0)
+    found = ray.train.torch.get_device() if device == "auto" else as_device(device)
+    options["collate_fn"] = TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory)
     return TrainBatches(_shard(name), name, epoch, position, found, options)
 
 
@@ -212,9 +214,32 @@ def _shard(name: str) -> DataIterator:
     try:
         return ray.train.get_dataset_shard(name)
     except KeyError:
+        names = _datasets_of_the_trainer()
         raise OptionError(
-            f"the trainer has no dataset {name!r}: pass TorchTrainer(datasets={{{name!r}: ds}})"
+            f"the trainer has no dataset {name!r}.{near_names(name, names) if names else ''} "
+            f"Expected a key of its datasets: TorchTrainer(datasets={{{name!r}: ds}})"
         ) from None
+
+
+def _datasets_of_the_trainer() -> list[str]:
+    """Return the keys of the trainer's datasets, none where Ray does not show them: it has no public name for them."""
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    return sorted(getattr(get_train_context().dataset_shard_provider, "_dataset_names", ()))
+
+
+def _set_epoch(name: str, epoch: int, position: Position | None, workers: int | None) -> None:
+    """Say which epoch begins; where no dataset of ours has that name, say what to do about it in a training loop."""
+    try:
+        if workers is None:
+            set_own_epoch(name, epoch, position)
+        else:
+            set_epoch(name, epoch, position=position, world_size=workers)
+    except OptionError as exc:
+        raise OptionError(
+            f"train_batches: what the trainer has as {name!r} is told its epoch by that name, and has to be read with "
+            f"it: TorchTrainer(datasets={{{name!r}: read_h5(..., name={name!r})}}). {exc}"
+        ) from exc
 
 
 def _with_rows_changed(ds: Dataset) -> Dataset:

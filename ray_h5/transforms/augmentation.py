@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ray_h5.transforms.options import is_number
 
 __all__ = ["ROW_KEY", "Augmentation", "check_column", "check_probability"]
 
@@ -45,11 +43,15 @@ class Augmentation(ABC):
 
         Raises
         ------
+        OptionError
+            If it is called with something else than a batch of arrays.
         UnknownColumnError
             If the batch has no such column.
         MissingRowKeyError
             If the batch has no keys.
         """
+        if not isinstance(batch, Mapping):
+            raise self._no_batch(type(batch).__name__)
         if self.column not in batch:
             raise UnknownColumnError(
                 f"{type(self).__name__}: the batch has no column {self.column!r}, only {', '.join(map(repr, batch))}"
@@ -59,6 +61,8 @@ class Augmentation(ABC):
                 f"{type(self).__name__}({self.column!r}) needs the column {ROW_KEY!r}, which the batch does not have; "
                 "read with read_h5(..., include_row_keys=True) and keep that column until here"
             )
+        if not np.ndim(batch[ROW_KEY]):
+            raise self._no_batch("one row")
         return {**batch, self.column: self.apply_batch(batch[self.column], batch[ROW_KEY])}
 
     def apply(self, sample: Any, key: int) -> Any:
@@ -71,6 +75,7 @@ class Augmentation(ABC):
         key : int
             The key of the row.
         """
+        self._check_array(sample)
         return self.apply_batch(sample[None], np.asarray([int(key) % 2**64], dtype=np.uint64))[0]
 
     @abstractmethod
@@ -84,6 +89,20 @@ class Augmentation(ABC):
         keys : ndarray or tensor of uint64, shape (n,)
             The key of each row.
         """
+
+    def _no_batch(self, found: str) -> OptionError:
+        return OptionError(
+            f"{type(self).__name__}({self.column!r}): expected a batch, {{column: array}}, found {found}; use "
+            'ds.map_batches(it), batch_format="numpy", which is the default, and not ds.map(it)'
+        )
+
+    def _check_array(self, array: object) -> None:
+        """Raise an OptionError unless `array` is what rows come in."""
+        if not (is_tensor(array) or isinstance(array, (np.ndarray, np.generic))):
+            raise OptionError(
+                f"{type(self).__name__}({self.column!r}): expected an array or a tensor, found "
+                f"{type(array).__name__}; in a dataset, ds.map_batches(it) gives it batches of arrays"
+            )
 
     def _states(self, array: Any, keys: Any) -> Words:
         """Return the states of the generators of the rows, on the device of a tensor."""
@@ -124,5 +143,5 @@ def check_column(column: object) -> None:
 
 def check_probability(p: float) -> None:
     """Raise an OptionError unless `p` is a probability."""
-    if not 0 <= p <= 1 or math.isnan(p):
+    if not (is_number(p) and 0 <= p <= 1):
         raise OptionError(f"p={p!r}: expected a probability, 0 to 1")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ray_h5.errors import OptionError
+from ray_h5.transforms.options import is_integer, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,10 +70,10 @@ def augmentation_defaults(samples_per_class: float, shape: Sequence[int]) -> Aug
     OptionError
         If there are no samples, or the shape has no two axes of at least one position.
     """
-    if not samples_per_class > 0:
-        raise OptionError(f"samples_per_class={samples_per_class!r}: expected more than 0")
-    if len(shape) < 2 or min(shape[-2:]) < 1:
-        raise OptionError(f"shape={tuple(shape)}: expected (..., freq, time)")
+    if not (is_number(samples_per_class) and samples_per_class > 0):
+        raise OptionError(f"samples_per_class={samples_per_class!r}: expected a number of more than 0")
+    if np.ndim(shape) != 1 or len(shape) < 2 or not all(is_integer(size) and size >= 1 for size in shape):
+        raise OptionError(f"shape={shape!r}: expected that of a sample, (..., freq, time), integers of 1 or more")
     strength = next(each for each in _STRENGTHS if samples_per_class < each.below)
     freqs, times = shape[-2:]
     return AugmentationDefaults(

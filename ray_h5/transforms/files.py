@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_h5.errors import CorruptFileError, NotFoundError
+from ray_h5.errors import CorruptFileError, NotFoundError, OptionError
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.standardize import Scaler
 
@@ -21,6 +21,7 @@ __all__ = ["load_scalers", "read_scalers", "save_scalers"]
 
 _FORMAT = "ray_h5.scalers"
 _VERSION = 1
+_NO_SCALERS = "{}: expected an npz file that Standardize.save wrote, found {}; save the scalers again"
 
 
 def save_scalers(
@@ -36,7 +37,16 @@ def save_scalers(
         By column.
     options : mapping, optional
         More to keep, of what JSON has.
+
+    Raises
+    ------
+    OptionError
+        If there is a folder by that name.
+    NotFoundError
+        If there is no folder to write it to.
     """
+    if os.path.isdir(path):
+        raise OptionError(f"{os.fspath(path)}: expected the name of a file, found a folder; add a name such as s.npz")
     header = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -48,9 +58,14 @@ def save_scalers(
     }
     arrays: dict[str, Any] = {str(number): each.moments.pack() for number, each in enumerate(scalers.values())}
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        np.savez(file, header=np.array(json.dumps(header)), **arrays)
-    Path(temporary).replace(path)
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, header=np.array(json.dumps(header)), **arrays)
+        Path(temporary).replace(path)
+    except FileNotFoundError as exc:
+        raise NotFoundError(f"{os.fspath(path)}: there is no folder to write it to; make it first") from exc
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def load_scalers(path: str | os.PathLike[str]) -> dict[str, Scaler]:
@@ -68,6 +83,7 @@ def load_scalers(path: str | os.PathLike[str]) -> dict[str, Scaler]:
 
 def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[str, Any]]:
     """Return the scalers of a file, and the options kept with them; errors as in `load_scalers`."""
+    _check_npz(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
@@ -83,9 +99,16 @@ def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[
                 for number, each in enumerate(header["scalers"])
             }
             return scalers, header["options"]
+    # What numpy says of these is advice to unpickle what is no scaler.
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as exc:
+        raise CorruptFileError(_NO_SCALERS.format(os.fspath(path), "another one, or a damaged one")) from exc
+
+
+def _check_npz(path: str | os.PathLike[str]) -> None:
+    try:
+        Path(path).stat()
     except FileNotFoundError as exc:
         raise NotFoundError(f"{os.fspath(path)}: no such file; expected one that Standardize.save wrote") from exc
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as exc:
-        raise CorruptFileError(
-            f"{os.fspath(path)}: expected an npz file that Standardize.save wrote, found something else ({exc})"
-        ) from exc
+    if not zipfile.is_zipfile(path):
+        found = "a folder" if os.path.isdir(path) else "none"
+        raise CorruptFileError(_NO_SCALERS.format(os.fspath(path), found))

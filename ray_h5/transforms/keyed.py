@@ -53,6 +53,8 @@ def as_words(keys: Any) -> Words:
     if is_tensor(keys):
         return _tensor_words(keys)
     array = np.asarray(keys)
+    if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.uint64:
         return array
     if array.dtype == np.int64 and (array.ndim or int(array) >= 0):

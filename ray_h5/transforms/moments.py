@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,16 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.transforms.options import as_integer, is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Axis", "Moments", "NanPolicy", "check_nan_policy", "normalize_axis"]
+__all__ = ["Axis", "Moments", "NanPolicy", "check_axis", "check_nan_policy", "normalize_axis"]
 
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 """The axes to reduce, as in numpy's ``mean`` over a batch of rows; None is all of them."""
 
 NanPolicy: TypeAlias = Literal["raise", "omit"]
+
+_TOO_LARGE = "values are too large for their squares in float64; scale them first"
 
 _BLOCK_VALUES = 131_072
 """Values converted to float64 at a time, so that they stay in a core's cache; measured."""
@@ -54,7 +56,7 @@ class Moments:
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @classmethod
-    def of(cls, batch: Any, axis: Axis = None, nan_policy: NanPolicy = "raise") -> Moments:
+    def of(cls, batch: Any, axis: Axis = None, nan_policy: NanPolicy = "raise", row_ids: Any = None) -> Moments:
         """Return the moments of a batch of rows.
 
         Parameters
@@ -65,11 +67,13 @@ class Moments:
             The axes to reduce, as in numpy's ``mean``. It must include 0, the rows.
         nan_policy : {"raise", "omit"}
             What a NaN does: raise an error, or be left out of the count. Infinity is an error always.
+        row_ids : ndarray, shape (n,), optional
+            What an error calls the rows by.
 
         Raises
         ------
         NonFiniteError
-            If there is an infinity, or a NaN that is not to be omitted.
+            If there is an infinity, or a NaN that is not to be omitted, or values are too large to be squared.
         OptionError
             If `axis` or `nan_policy` cannot be used.
         UnsupportedColumnError
@@ -84,7 +88,7 @@ class Moments:
             return cls._of_none(batch.shape, axes)
         moments = _moments(batch, axes) if nan_policy == "raise" else _moments_without_nan(batch, axes)
         if not np.isfinite(moments.m2).all():
-            raise NonFiniteError(_what_is_not_finite(batch, nan_policy))
+            raise NonFiniteError(_what_is_not_finite(batch, nan_policy, row_ids))
         return moments
 
     @classmethod
@@ -102,6 +106,8 @@ class Moments:
         ------
         SchemaMismatchError
             If the two are not of rows of one shape and over the same axes.
+        NonFiniteError
+            If the values of both together are too large to be squared.
         """
         if self.mean.shape != other.mean.shape or self.axis != other.axis:
             raise SchemaMismatchError(
@@ -111,10 +117,13 @@ class Moments:
         count = self.count + other.count
         # Where neither has a value all is 0, whatever it is divided by.
         share = other.count / np.maximum(count, 1)
-        delta = other.mean - self.mean
-        return Moments(
-            count, self.mean + delta * share, self.m2 + other.m2 + delta * delta * (self.count * share), self.axis
-        )
+        # An overflow is found in the result. In this order a part without values adds 0, however large the mean.
+        with np.errstate(invalid="ignore", over="ignore"):
+            delta = other.mean - self.mean
+            m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
+        if not np.isfinite(m2).all():
+            raise NonFiniteError(_TOO_LARGE)
+        return Moments(count, self.mean + delta * share, m2, self.axis)
 
     def std(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the standard deviation, numpy's with ``ddof=0``; 0 where nothing was counted."""
@@ -143,11 +152,61 @@ class Moments:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Moments:
-        """Return the moments that `to_dict` gave."""
-        shape = tuple(state["shape"])
-        count = np.array(state["count"], dtype=np.int64).reshape(shape)
-        mean, m2 = (np.array(state[name], dtype=np.float64).reshape(shape) for name in ("mean", "m2"))
-        return cls(count, mean, m2, tuple(state["axis"]))
+        """Return the moments that `to_dict` gave.
+
+        Raises
+        ------
+        OptionError
+            If `state` is something else.
+        """
+        try:
+            shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
+            count, mean, m2 = (
+                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")
+            )
+        except (KeyError, TypeError, ValueError) as exc:
+            raise OptionError(f"expected what Moments.to_dict gave, found something else: {exc}") from exc
+        _check_state(count, mean, m2, axis)
+        # Not by way of floats, which end at 2**53.
+        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
+
+
+def _check_state(count: Any, mean: Any, m2: Any, axis: tuple[int, ...]) -> None:
+    """Raise an OptionError unless these can be moments; NaN is none of them."""
+    for name, fits, wanted in (
+        ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
+        ("mean", np.isfinite(mean), "finite numbers"),
+        ("m2", (m2 >= 0) & np.isfinite(m2), "finite numbers of 0 or more"),
+    ):
+        if not np.all(fits):
+            raise OptionError(f"{name} of moments: expected {wanted}, found something else")
+    if 0 not in axis or any(each > mean.ndim or (each and mean.shape[each - 1] != 1) for each in axis):
+        raise OptionError(f"axis {axis} of moments does not go with their shape {mean.shape}")
+
+
+def check_axis(axis: Axis | list[int]) -> Axis:
+    """Return axes as Python's own integers.
+
+    Raises
+    ------
+    OptionError
+        If they are none, or cannot have the rows among them whatever the shape of a batch.
+    """
+    if axis is None:
+        return None
+    listed = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if not all(is_integer(each) for each in listed):
+        raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
+    plain = tuple(map(int, listed))
+    # A negative one may be that of the rows.
+    if 0 not in plain and all(each > 0 for each in plain):
+        raise _without_rows(axis, plain)
+    return plain if isinstance(axis, (tuple, list)) else plain[0]
+
+
+def _without_rows(axis: object, listed: tuple[int, ...]) -> OptionError:
+    advice = f"such as {(0, *listed)}" if listed else "0 for each element of a row by itself, or None for all axes"
+    return OptionError(f"axis={axis!r}: expected axis 0, the rows, among them, {advice}")
 
 
 def check_nan_policy(nan_policy: str) -> None:
@@ -166,14 +225,14 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     """
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
-    listed = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    given = [operator.index(each) for each in listed]
+    plain = check_axis(axis)
+    given = tuple(range(ndim)) if plain is None else plain if isinstance(plain, tuple) else (plain,)
     for each in given:
         if not -ndim <= each < ndim:
             raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes, rows first")
     axes = tuple(sorted({each % ndim for each in given}))
     if 0 not in axes:
-        raise OptionError(f"axis={axis!r}: expected axis 0, the rows, among them, such as (0, {axis})")
+        raise _without_rows(axis, given)
     return axes
 
 
@@ -272,10 +331,19 @@ def _moments_without_nan(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> 
     return Moments(count[0].astype(np.int64), (mean + rest / least)[0], m2[0], axes)
 
 
-def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str) -> str:
+def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:
     nans, infinities = int(np.isnan(batch).sum()), int(np.isinf(batch).sum())
-    if nans + infinities == 0:
-        return "values are too large for their squares in float64; scale them first"
-    row = int(np.argwhere(~np.isfinite(batch) if nan_policy == "raise" else np.isinf(batch))[0][0])
+    places = np.argwhere(~np.isfinite(batch) if nan_policy == "raise" else np.isinf(batch))
+    if len(places) == 0:
+        return _TOO_LARGE
+    row, *place = map(int, places[0])
+    if row_ids is None:
+        which = f"row {row} of its batch (read_h5(..., include_row_ids=True) tells which row that is)"
+    else:
+        which = f"the row with row_id {row_ids[row]}"
+    at = f" at {tuple(place) if len(place) > 1 else place[0]}" if place else ""
     advice = "; nan_policy='omit' leaves NaN out" if nans and not infinities else "; remove such rows first"
-    return f"{nans} NaN and {infinities} infinite of {batch.size} values, the first in row {row} of its batch{advice}"
+    return (
+        f"{nans} NaN and {infinities} infinite of {batch.size} values, the first, {batch[tuple(places[0])]}{at}, in "
+        f"{which}{advice}"
+    )

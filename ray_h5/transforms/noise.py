@@ -15,6 +15,7 @@ from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
+from ray_h5.transforms.options import as_integer, is_number
 
 __all__ = ["GaussianNoise"]
 
@@ -53,8 +54,8 @@ class GaussianNoise(Augmentation):
         Standard deviation of the noise.
     p : float
         The probability that a row gets noise at all.
-    clip : (float, float), optional
-        Limits that the rows with noise are held to.
+    clip : (float or None, float or None), optional
+        Limits that the rows with noise are held to; None on a side is no limit.
     salt : int
         Gives other draws to a second GaussianNoise of the same column.
 
@@ -69,16 +70,16 @@ class GaussianNoise(Augmentation):
     column: str
     std: float = 0.02
     p: float = 0.8
-    clip: tuple[float, float] | None = None
+    clip: tuple[float | None, float | None] | None = None
     salt: int = 0
 
     def __post_init__(self) -> None:
         check_column(self.column)
         check_probability(self.p)
-        if not 0 <= self.std < float("inf"):
+        if not (is_number(self.std) and 0 <= self.std < float("inf")):
             raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
-        if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
-            raise OptionError(f"clip={self.clip!r}: expected (low, high) with low <= high")
+        object.__setattr__(self, "salt", as_integer("salt", self.salt))
+        object.__setattr__(self, "clip", _limits(self.clip))
 
     def apply_batch(self, array: Any, keys: Any) -> Any:
         """Return the rows of a batch with noise.
@@ -95,6 +96,7 @@ class GaussianNoise(Augmentation):
         ndarray or tensor
             Of the same shape, dtype and device; `array` itself if ``p`` or ``std`` is 0.
         """
+        self._check_array(array)
         self._check_dtype(array)
         if self.p == 0 or self.std == 0:
             return array
@@ -148,6 +150,17 @@ class GaussianNoise(Augmentation):
         if self.clip is not None:
             noisy = torch.where(chosen.reshape(-1, *[1] * (array.ndim - 1)), noisy.clamp(*self.clip), noisy)
         return noisy
+
+
+def _limits(clip: Any) -> tuple[float | None, float | None] | None:
+    """Return limits as a tuple, which can be hashed; None where there is none on either side."""
+    if clip is None:
+        return None
+    # Of strings and of NaN no limit can be made.
+    known = isinstance(clip, (tuple, list)) and all(each is None or (is_number(each) and each == each) for each in clip)
+    if not known or len(clip) != 2 or (None not in clip and clip[0] > clip[1]):
+        raise OptionError(f"clip={clip!r}: expected (low, high) with low <= high, None for no limit on that side")
+    return None if clip[0] is None and clip[1] is None else (clip[0], clip[1])
 
 
 def _width(size: int) -> int:

@@ -11,6 +11,7 @@ from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
+from ray_h5.transforms.options import as_integer, is_number
 
 __all__ = ["SpecAugment"]
 
@@ -26,13 +27,15 @@ class SpecAugment(Augmentation):
     Parameters
     ----------
     column : str
-        The column, of shape (n, freq, time) or (n, channels, freq, time) in a batch.
+        The column, of shape (n, freq, time) or (n, channels, freq, time) in a batch; where one kind of mask has
+        number 0 or width 0, samples need no axis for it, and (n, time) will do.
     time_mask_param, freq_mask_param : int
         Greatest width of a mask, in positions of its axis.
     num_time_masks, num_freq_masks : int
         Masks of each sample; 0 leaves the axis alone.
     mask_value : float or "mean"
-        What a masked position is set to; "mean" is the mean of the sample before masking.
+        What a masked position is set to, a value that the dtype of the column can hold; "mean" is the mean of the
+        sample before masking, of those of its values that are not NaN.
     p : float
         The probability that a row is augmented at all.
     time_axis, freq_axis : int
@@ -47,7 +50,8 @@ class SpecAugment(Augmentation):
     MaskTooLargeError
         When it is applied, if a param is greater than the axis.
     UnsupportedColumnError
-        When it is applied, if the column is not of a real dtype, or has too few axes.
+        When it is applied, if the column is not of a real dtype, or of one that cannot hold `mask_value`, or has
+        too few axes.
     """
 
     column: str
@@ -64,11 +68,19 @@ class SpecAugment(Augmentation):
     def __post_init__(self) -> None:
         check_column(self.column)
         check_probability(self.p)
-        for name in ("time_mask_param", "freq_mask_param", "num_time_masks", "num_freq_masks"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}={getattr(self, name)!r}: expected 0 or more")
-        if isinstance(self.mask_value, str) and self.mask_value != "mean":
-            raise OptionError(f"mask_value={self.mask_value!r}: expected a number or 'mean'")
+        least = dict.fromkeys(("time_mask_param", "freq_mask_param", "num_time_masks", "num_freq_masks"), 0)
+        for name, bound in {**least, "time_axis": None, "freq_axis": None, "salt": None}.items():
+            # Numbers as Python has them: those of numpy overflow, and JSON does not take them.
+            object.__setattr__(self, name, as_integer(name, getattr(self, name), bound))
+        value = self.mask_value
+        if not (is_number(value) or isinstance(value, bool) or (isinstance(value, str) and value == "mean")):
+            raise OptionError(f"mask_value={value!r}: expected a real number or 'mean'")
+        if self._masks_axis("time") and self._masks_axis("freq") and self.time_axis == self.freq_axis:
+            raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
+
+    def _masks_axis(self, name: str) -> bool:
+        """Tell whether there may be masks along the axis at all."""
+        return bool(getattr(self, f"num_{name}_masks") and getattr(self, f"{name}_mask_param"))
 
     def apply_batch(self, array: Any, keys: Any) -> Any:
         """Return the rows of a batch, masked.
@@ -85,18 +97,19 @@ class SpecAugment(Augmentation):
         ndarray or tensor
             Of the same shape, dtype and device; `array` itself if ``p`` is 0.
         """
+        self._check_array(array)
         self._check_dtype(array)
-        time_axis, freq_axis = self._axis("time", array), self._axis("freq", array)
-        if time_axis == freq_axis:
+        axes = self._axis("time", array), self._axis("freq", array)
+        if axes[0] == axes[1] and axes[0] is not None:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
-        if self.p == 0:
+        if self.p == 0 or axes == (None, None):
             return array
         shared = as_numpy(array) if is_tensor(array) else array
         states = self._states(array if shared is None else shared, keys)
-        times, freqs = self._masks(states, array.shape[time_axis], array.shape[freq_axis])
+        times, freqs = self._masks(states, *(0 if axis is None else array.shape[axis] for axis in axes))
         if shared is None:
-            return _fill_tensor(array, times, freqs, (time_axis, freq_axis), self.mask_value)
-        masked = _fill_array(shared, times, freqs, (time_axis, freq_axis), self.mask_value)
+            return _fill_tensor(array, times, freqs, axes, self.mask_value)
+        masked = _fill_array(shared, times, freqs, axes, self.mask_value)
         return masked if shared is array else _as_tensor(masked)
 
     def _check_dtype(self, array: Any) -> None:
@@ -106,9 +119,17 @@ class SpecAugment(Augmentation):
                 f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, expected real numbers of up to 64 "
                 "bits, or booleans"
             )
+        if self.mask_value != "mean" and not _holds(array.dtype, self.mask_value):
+            raise UnsupportedColumnError(
+                f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, which cannot hold "
+                f"mask_value={self.mask_value!r}; use a value that it has, or cast the column first, such as with "
+                "read_h5(..., dtypes={...: 'float32'})"
+            )
 
-    def _axis(self, name: str, array: Any) -> int:
-        """Return an axis of the batch, once it is known that the masks fit on it."""
+    def _axis(self, name: str, array: Any) -> int | None:
+        """Return an axis of the batch, once it is known that the masks fit on it; None where there are none."""
+        if not self._masks_axis(name):
+            return None
         axis: int = getattr(self, f"{name}_axis")
         param: int = getattr(self, f"{name}_mask_param")
         rank = array.ndim - 1
@@ -117,7 +138,7 @@ class SpecAugment(Augmentation):
                 f"SpecAugment({self.column!r}): {name}_axis={axis}, but a sample has shape {tuple(array.shape[1:])}"
             )
         position = axis % rank + 1
-        if getattr(self, f"num_{name}_masks") and param > array.shape[position]:
+        if param > array.shape[position]:
             raise MaskTooLargeError(
                 f"SpecAugment({self.column!r}): {name}_mask_param={param} is greater than axis {axis} of the "
                 f"samples, which has length {array.shape[position]} (shape {tuple(array.shape[1:])}); use at most "
@@ -133,6 +154,19 @@ class SpecAugment(Augmentation):
             _mask(words[:, 1:first_freq], chosen, self.time_mask_param, times),
             _mask(words[:, first_freq:], chosen, self.freq_mask_param, freqs),
         )
+
+
+def _holds(dtype: Any, value: Any) -> bool:
+    """Tell whether a dtype of numpy or torch has the value, rounded if it is a floating one."""
+    name = str(dtype).removeprefix("torch.")
+    if name == "bool":
+        return bool(value in (0, 1))
+    if name == "bfloat16":
+        name = "float32"  # of the same range
+    found = np.dtype(name)
+    if found.kind == "f":
+        return not np.isfinite(value) or abs(value) <= float(np.finfo(found).max)
+    return bool(np.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max)
 
 
 def _mask(words: Words, chosen: Words, param: int, size: int) -> Words:
@@ -156,21 +190,33 @@ def _mask(words: Words, chosen: Words, param: int, size: int) -> Words:
 
 
 def _fill_array(
-    array: np.ndarray[Any, Any], times: Any, freqs: Any, axes: tuple[int, int], value: float | str
+    array: np.ndarray[Any, Any], times: Any, freqs: Any, axes: tuple[int | None, int | None], value: float | str
 ) -> np.ndarray[Any, Any]:
-    fill = np.full(len(array), 0 if value == "mean" else value, dtype=array.dtype)
-    if value == "mean":
-        fill = array.mean(axis=tuple(range(1, array.ndim)), dtype=np.float64).astype(array.dtype)
+    fill = _means(array) if value == "mean" else np.full(len(array), value, dtype=array.dtype)
+    out = array.copy() if axes[0] is None else _with_times(array, times, axes[0], fill)
+    if axes[1] is not None:
+        rows, positions = np.nonzero(freqs)
+        np.moveaxis(out, axes[1], 1)[rows, positions] = fill[rows].reshape(-1, *[1] * (array.ndim - 2))
+    return out
+
+
+def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the mean of each sample, of what is not NaN in it."""
+    means = np.asarray(array.mean(axis=tuple(range(1, array.ndim)), dtype=np.float64))
+    for row in np.flatnonzero(np.isnan(means)):
+        known = array[row][~np.isnan(array[row])]
+        means[row] = known.mean(dtype=np.float64) if known.size else np.nan
+    return means.astype(array.dtype)
+
+
+def _with_times(array: np.ndarray[Any, Any], times: Any, axis: int, fill: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     # Bits, and then or: with the copy in the same pass, half of what a copy and a masked write cost.
     bits = np.dtype(f"u{array.dtype.itemsize}")
     out = empty(array.shape, bits)
-    np.bitwise_and(array.view(bits), _along(np.where(times, 0, ~bits.type(0)), axes[0], array.ndim), out=out)
+    np.bitwise_and(array.view(bits), _along(np.where(times, 0, ~bits.type(0)), axis, array.ndim), out=out)
     if fill.view(bits).any():
-        out |= _along(np.where(times, fill.view(bits)[:, None], bits.type(0)), axes[0], array.ndim)
-    out = out.view(array.dtype)
-    rows, positions = np.nonzero(freqs)
-    np.moveaxis(out, axes[1], 1)[rows, positions] = fill[rows].reshape(-1, *[1] * (array.ndim - 2))
-    return out
+        out |= _along(np.where(times, fill.view(bits)[:, None], bits.type(0)), axis, array.ndim)
+    return out.view(array.dtype)
 
 
 def _along(mask: Any, axis: int, ndim: int) -> Any:
@@ -178,14 +224,18 @@ def _along(mask: Any, axis: int, ndim: int) -> Any:
     return mask.reshape(len(mask), *[mask.shape[1] if axis == each else 1 for each in range(1, ndim)])
 
 
-def _fill_tensor(array: Any, times: Any, freqs: Any, axes: tuple[int, int], value: float | str) -> Any:
+def _fill_tensor(array: Any, times: Any, freqs: Any, axes: tuple[int | None, int | None], value: float | str) -> Any:
     import torch
 
-    masked = _along(times, axes[0], array.ndim) | _along(freqs, axes[1], array.ndim)
-    if value == "mean":
-        mean = array.mean(dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
-        return torch.where(masked, mean.to(array.dtype), array)
-    return array.masked_fill(masked, value)
+    found = [
+        _along(mask, axis, array.ndim) for mask, axis in zip((times, freqs), axes, strict=True) if axis is not None
+    ]
+    masked = found[0] | found[-1]
+    if value != "mean":
+        return array.masked_fill(masked, value)
+    mean = torch.nanmean if array.is_floating_point() else torch.mean
+    means = mean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
+    return torch.where(masked, means.to(array.dtype), array)
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Any:

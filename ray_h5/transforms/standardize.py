@@ -17,6 +17,7 @@ from ray_h5.errors import (
 )
 from ray_h5.transforms.keyed import is_tensor
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
+from ray_h5.transforms.options import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,7 @@ _BLOCK_VALUES = 65_536
 
 def check_scaling(epsilon: float, constant: str) -> None:
     """Raise an OptionError unless the options of a Scaler can be used."""
-    if not 0 <= epsilon < float("inf"):
+    if not (is_number(epsilon) and 0 <= epsilon < float("inf")):
         raise OptionError(f"epsilon={epsilon!r}: expected 0 or more, and finite")
     if constant not in ("raise", "one"):
         raise OptionError(f"constant={constant!r}: expected 'raise' or 'one'")
@@ -77,6 +78,7 @@ class Scaler:
 
     def __post_init__(self) -> None:
         check_scaling(self.epsilon, self.constant)
+        object.__setattr__(self, "epsilon", float(self.epsilon))
         _check_counted(self.moments)
         constant = self.moments.constant()
         if self.constant == "raise" and constant.any():
@@ -124,12 +126,12 @@ class Scaler:
         SchemaMismatchError
             If the shape is not that of the rows it was fitted on.
         """
-        self._check(array)
+        array = self._checked(array)
         return _tensor_scaled(array, self, _subtract_divide) if is_tensor(array) else self._scaled(array, True)
 
     def inverse(self, array: Any) -> Any:
         """Return array * (std + epsilon) + mean; arguments, result and errors as in `transform`."""
-        self._check(array)
+        array = self._checked(array)
         return _tensor_scaled(array, self, _multiply_add) if is_tensor(array) else self._scaled(array, False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,10 +140,16 @@ class Scaler:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Scaler:
-        """Return the scaler that `to_dict` gave."""
-        return cls(Moments.from_dict(state["moments"]), float(state["epsilon"]), state["constant"])
+        """Return the scaler that `to_dict` gave; an OptionError if `state` is something else."""
+        try:
+            moments, epsilon, constant = state["moments"], state["epsilon"], state["constant"]
+        except (KeyError, TypeError) as exc:
+            raise OptionError(f"expected what Scaler.to_dict gave, found something else: {exc!r}") from exc
+        return cls(Moments.from_dict(moments), epsilon, constant)
 
-    def _check(self, array: Any) -> None:
+    def _checked(self, array: Any) -> Any:
+        """Return what is given as an array or a tensor, once its shape is known to fit; a number is one as well."""
+        array = array if is_tensor(array) else np.asarray(array)
         expected, shape = self.mean.shape, tuple(array.shape)
         row = shape[len(shape) - len(expected) :]
         same = all(size in (1, found) for size, found in zip(expected, row, strict=False))
@@ -156,13 +164,14 @@ class Scaler:
                 f"shape {shape} does not fit: fitted on rows of shape ({', '.join(wanted)}), so expected that, or "
                 "with one axis more for a batch of them; fit again if the rows have changed"
             )
+        return array
 
     def _scaled(self, array: Any, forward: bool) -> np.ndarray[Any, Any]:
-        array = np.asarray(array)
         if array.dtype.kind not in "biuf":
             raise _not_real(array)
         # Halves and short integers are exact in float32; other integers are not.
-        work = np.float32 if array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2 else np.float64
+        is_short = array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2
+        work = np.float32 if is_short and _fit_in_float32(self) else np.float64
         out = np.empty(array.shape, dtype=array.dtype if array.dtype.kind == "f" else np.float32)
         step = _subtract_divide if forward else _multiply_add
         parts = _parts(self, np.dtype(work))
@@ -173,6 +182,13 @@ class Scaler:
         for row in range(0, len(array), rows):
             out[row : row + rows] = step(array[row : row + rows].astype(work), *parts)
         return out
+
+
+def _fit_in_float32(scaler: Scaler) -> bool:
+    """Tell whether float32 has mean and scale: one that is 0 or infinite there makes NaN of all values."""
+    limits = np.finfo(np.float32)
+    scales = (scaler.scale >= limits.tiny) & (scaler.scale <= limits.max)
+    return bool(scales.all() and (np.abs(scaler.mean) <= limits.max).all())
 
 
 def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
@@ -209,7 +225,7 @@ def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
         raise _not_real(tensor)
     # As for arrays: halves and short integers are exact in float32.
     is_short = tensor.dtype.itemsize <= 2 or tensor.dtype == torch.float32
-    work = torch.float32 if is_short else torch.float64
+    work = torch.float32 if is_short and _fit_in_float32(scaler) else torch.float64
     parts = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
     values = step(tensor.to(work, copy=True), *(torch.from_numpy(part).to(tensor.device) for part in parts))
     return values.to(tensor.dtype if tensor.is_floating_point() else torch.float32)

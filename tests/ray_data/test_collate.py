@@ -1,11 +1,18 @@
+import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
+import ray.data
 import torch
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
 
+import ray_h5
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.ray_data.collate import TorchCollate, as_device, to_device
+from ray_h5.ray_data.train import train_batches
 
 BATCH = {
     "f4": np.arange(6, dtype="f4").reshape(2, 3),
@@ -82,5 +89,86 @@ def test_devices():
     assert moved[0]["name"] is BATCH["name"]
     assert as_device("cpu") == torch.device("cpu")
     if not torch.cuda.is_available():
-        with pytest.raises(OptionError, match="device='cuda:0': torch finds no CUDA device"):
-            as_device("cuda:0")
+        with pytest.raises(OptionError, match=r"device=.?cuda:0.?: torch finds no CUDA device"):
+            as_device(torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize("device", ["gpu", None, 99, "mps", "meta", "hpu", "cuda:99", 2.5])
+def test_a_device_that_is_not_there_is_an_error(device):
+    with pytest.raises(OptionError, match=r"device=.*: .*\. Expected 'auto'"):
+        as_device(device)
+
+
+@pytest.mark.parametrize("dtype", ["float16", np.float16, np.dtype("f2"), ">f2", "torch.float16", torch.float16])
+def test_dtypes_by_the_names_of_numpy(dtype):
+    assert TorchCollate(dtype)(BATCH)["f4"].dtype == torch.float16
+    found = TorchCollate({"f4": dtype})(BATCH)
+    assert (found["f4"].dtype, found["f8"].dtype) == (torch.float16, torch.float64)
+    assert TorchCollate("bfloat16")(BATCH)["f8"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["floaty", "U3", "M8[s]", 3, ["f4"], object, "f4,f4"])
+def test_what_is_no_dtype_is_an_error(dtype):
+    with pytest.raises(OptionError, match=r"dtypes: .* is no dtype of torch; expected one such as"):
+        TorchCollate(dtype)
+    with pytest.raises(OptionError, match=r"dtypes: .* for column 'f4' is no dtype of torch"):
+        TorchCollate({"f4": dtype})
+
+
+def test_none_is_no_dtype_of_a_column():
+    with pytest.raises(OptionError, match="dtypes: None for column 'f4' is no dtype"):
+        TorchCollate({"f4": None})
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="memory can be pinned here")
+def test_memory_is_pinned_for_an_accelerator_only():
+    with pytest.raises(OptionError, match="pin_memory=True: torch finds no accelerator"):
+        TorchCollate(pin_memory=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": -1},
+        {"batch_size": "16"},
+        {"batch_size": 2.5},
+        {"batch_size": None},
+        {"batch_size": True},
+        {"batch_size": 4, "prefetch_batches": -1},
+        {"batch_size": 4, "prefetch_batches": "a"},
+        {"batch_size": 4, "epoch": -1},
+    ],
+)
+def test_train_batches_takes_integers(options):
+    name = list(options)[-1]
+    with pytest.raises(OptionError, match=f"{name}=.*: expected an integer of [01] or more"):
+        train_batches("train", **{"epoch": 0, **options})
+
+
+def loop(config):
+    """Write what `train_batches` says of names and of what was not read by that name."""
+    said = []
+    for name in ("trian", "ours", "theirs"):
+        try:
+            list(train_batches(name, 0, batch_size=np.int64(4)))
+        except OptionError as exc:
+            said.append(str(exc))
+    Path(config["to"]).write_text(json.dumps(said))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_names_that_the_trainer_or_read_h5_do_not_have(signals, tmp_path):
+    ds = ray_h5.read_h5(signals, columns=["label"])
+    TorchTrainer(
+        loop,
+        train_loop_config={"to": str(tmp_path / "said.json")},
+        datasets={"train": ds, "ours": ds, "theirs": ray.data.range(8)},
+        dataset_config=ray_h5.data_config(datasets_to_split=[]),
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    misspelt, *unnamed = json.loads((tmp_path / "said.json").read_text())
+    assert "no dataset 'trian'. Did you mean 'train'?" in misspelt
+    for said, name in zip(unnamed, ("ours", "theirs"), strict=True):
+        assert f"TorchTrainer(datasets={{'{name}': read_h5(..., name='{name}')}})" in said

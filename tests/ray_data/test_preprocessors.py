@@ -1,10 +1,16 @@
+import json
 import pickle
 
 import h5py
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import ray
 import ray.data
+import torch
+from ray.data.block import BlockAccessor
+from ray.data.extensions import TensorArray
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from ray.data.preprocessors import Chain
 
@@ -20,8 +26,9 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.planning.order import row_keys
+from ray_h5.ray_data.batches import names_of
 from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
-from ray_h5.transforms import GaussianNoise, SpecAugment, load_scalers
+from ray_h5.transforms import GaussianNoise, Scaler, SpecAugment, load_scalers, save_scalers
 
 from .conftest import concatenated
 
@@ -72,6 +79,24 @@ def test_fit_reads_its_columns_only(signals):
     with pytest.raises(NonFiniteError, match=r"column 'other': 1600 NaN .* nan_policy='omit'"):
         Standardize(["other"]).fit(read(signals))
     assert Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments.count == 30 * 200
+
+
+def test_what_is_not_finite_is_named_by_its_row(signals):
+    with h5py.File(signals[2], "r+") as file:
+        file["other"][4, 7] = np.inf
+    for sample_rows in (None, 50):
+        with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in the row with row_id 24; remove"):
+            Standardize(["other"], sample_rows=sample_rows).fit(read(signals, include_row_ids=True))
+    with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in row 0 of its batch .*include_row_ids"):
+        Standardize(["other"]).fit(read(signals))
+
+
+def test_values_too_large_are_an_error_whatever_the_blocks(tmp_path):
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        file["x"] = np.repeat([1.5e154, -1.5e154], 50)
+    for rows in (50, 100):
+        with pytest.raises(NonFiniteError, match="column 'x': values are too large for their squares"):
+            Standardize(["x"]).fit(ray_h5.read_h5(tmp_path / "large.h5", block_rows=rows))
 
 
 def test_batches_at_inference_and_back(signals):
@@ -201,8 +226,8 @@ def test_errors_of_tasks_have_their_names(signals):
             Standardize(["nothing"]).fit(ds)
         with pytest.raises(UnsupportedColumnError, match="column 'guid'"):
             Standardize(["guid"]).fit(ds)
-        with pytest.raises(OptionError, match="column 'wide': axis=1: expected axis 0"):
-            Standardize(["wide"], axis=1).fit(ds)
+        with pytest.raises(OptionError, match="column 'wide': axis=-1: expected axis 0"):
+            Standardize(["wide"], axis=-1).fit(ds)
     with pytest.raises(NotFittedError, match="no rows"):
         Standardize(["wide"]).fit(read(signals[1:2]))
     constant = ray.data.from_items([{"x": 5.0}] * 9)
@@ -233,6 +258,13 @@ def test_errors_of_transform_come_before_any_task(signals):
         (["x"], {"sample_rows": 0.5}, "sample_rows=0.5: expected an integer"),
         (["x"], {"axis": "time"}, "axis='time': expected an integer"),
         (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of them"),
+        (["x"], {"axis": 1}, r"axis=1: expected axis 0, the rows, among them, such as \(0, 1\)"),
+        (["x"], {"axis": (1, 2)}, r"such as \(0, 1, 2\)"),
+        (["x"], {"axis": ()}, "None for all axes"),
+        (["x", "x"], {}, "expected each name once"),
+        ([3], {}, "expected a list"),
+        (None, {}, "expected a list"),
+        (["x"], {"epsilon": "1"}, "epsilon='1'"),
         (["x"], {"seed": 0.5}, "seed=0.5: expected an integer of 0 or more"),
         (["x"], {"seed": -1}, "seed=-1: expected an integer of 0 or more"),
     ],
@@ -248,15 +280,122 @@ def test_options_may_be_integers_of_numpy(signals):
     assert (back.axis, back.sample_rows, back.seed) == (0, 20, 3)
     assert Standardize.from_json(Standardize(["wide"], axis=(np.int64(0), 2)).to_json()).axis == (0, 2)
     assert Standardize(["wide"], axis=[0, 2]).axis == (0, 2)
+    of_numpy = Standardize(np.array(["wide", "other"]), epsilon=np.float32(0.5))
+    assert Standardize.from_json(of_numpy.to_json()).columns == ["wide", "other"]
 
 
 def test_what_is_no_standardize(tmp_path):
     for text in ("{", "[]", "{}", '{"columns": ["x"], "axis": null, "scalers": {"x": {}}}'):
         with pytest.raises(OptionError, match="expected what Standardize"):
             Standardize.from_json(text)
+    with pytest.raises(OptionError, match="expected what Standardize"):
+        Standardize.from_json(None)
     (tmp_path / "s.npz").write_bytes(b"x")
     with pytest.raises(CorruptFileError):
         Standardize.load(tmp_path / "s.npz")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("scalers",), []),
+        (("columns",), ["q"]),
+        (("columns",), ["x", "q"]),
+        (("axis",), "a"),
+        (("epsilon",), None),
+        (("extra",), 1),
+        (("scalers", "x"), None),
+        (("scalers", "x", "epsilon"), "1"),
+        (("scalers", "x", "constant"), "x"),
+        (("scalers", "x", "moments", "m2"), [-1]),
+        (("scalers", "x", "moments", "m2"), [None]),
+        (("scalers", "x", "moments", "m2"), [0]),
+        (("scalers", "x", "moments", "count"), [1.5]),
+        (("scalers", "x", "moments", "count"), [0]),
+        (("scalers", "x", "moments", "mean"), ["a"]),
+    ],
+)
+def test_a_state_that_is_damaged(path, value):
+    state = json.loads(fitted_without_ray().to_json())
+    assert Standardize.from_dict(state).columns == ["x"]
+    place = state
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(OptionError, match="expected what Standardize"):
+        Standardize.from_json(json.dumps(state))
+
+
+def fitted_without_ray(columns=("x",), **scalers):
+    standardize = Standardize(list(columns), axis=0)
+    standardize.stats_ = scalers or {"x": Scaler.fit(np.arange(10.0))}
+    return standardize
+
+
+def test_scalers_alone_are_no_standardize(tmp_path):
+    save_scalers(tmp_path / "s.npz", {"x": Scaler.fit(np.arange(10.0))})
+    with pytest.raises(CorruptFileError, match="load_scalers reads them"):
+        Standardize.load(tmp_path / "s.npz")
+
+
+def test_batches_of_any_kind(signals):
+    ds = read(signals, columns=["wide", "epoch", "label"])
+    standardize = Standardize(["wide", "epoch"]).fit(ds)
+    batch = ds.take_batch(6)
+    expected = standardize.transform_batch(batch)
+    back = standardize.inverse_transform_batch(expected)
+    plain = pd.DataFrame({**batch, "wide": list(batch["wide"])}, index=range(3, 9))
+    tensors = pd.DataFrame({**batch, "wide": TensorArray(batch["wide"])})
+    for given in (ds.limit(6).to_pandas(), plain, tensors, ds.take_batch(6, batch_format="pyarrow")):
+        found = standardize.transform_batch(given)
+        assert type(found) is type(given)
+        assert names_of(found) == names_of(given)
+        once = BlockAccessor.for_block(found).to_numpy()
+        again = BlockAccessor.for_block(standardize.inverse_transform_batch(found)).to_numpy()
+        for name in ("wide", "epoch"):
+            assert np.array_equal(np.stack(list(once[name])), expected[name])
+            assert np.array_equal(np.stack(list(again[name])), back[name])
+    assert standardize.transform_batch(plain).index.tolist() == list(range(3, 9))
+    assert plain["wide"][3] is not standardize.transform_batch(plain)["wide"][3]
+    found = standardize.transform_batch({name: torch.from_numpy(array.copy()) for name, array in batch.items()})
+    assert isinstance(found["wide"], torch.Tensor)
+    assert np.array_equal(found["wide"].numpy(), expected["wide"])
+    for row in (
+        ds.take(1)[0],
+        {name: array[0] for name, array in batch.items()},
+        {"wide": batch["wide"][0], "epoch": 3},
+    ):
+        found = standardize.transform_batch(row)
+        assert np.array_equal(found["wide"], expected["wide"][0])
+        assert np.ndim(found["epoch"]) == 0
+
+
+def test_what_is_no_batch():
+    standardize = fitted_without_ray()
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for found in (np.arange(4.0), [1, 2], None):
+            with pytest.raises(OptionError, match=r"expected a batch, .* found .*; of one array make"):
+                call(found)
+        for found in (pa.table({"y": [1.0]}), pd.DataFrame({"y": [1.0]}), {"y": np.ones(1)}):
+            with pytest.raises(UnknownColumnError, match=r"no column 'x'; expected it among .* are 'y'$"):
+                call(found)
+    ragged = pd.DataFrame({"x": [np.ones(2), np.ones(3)]})
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(2,\), \(3,\)"):
+        standardize.transform_batch(ragged)
+
+
+def test_rows_of_many_shapes_are_an_error_before_any_task(signals):
+    standardize = Standardize(["wide"]).fit(read(signals))
+
+    def ragged(batch):
+        rows = np.empty(len(batch["wide"]), dtype=object)
+        rows[:] = [row[:, : 3 + i % 3] for i, row in enumerate(batch["wide"])]
+        return {"wide": rows, "label": batch["label"]}
+
+    ds = read(signals).map_batches(ragged).materialize()
+    with pytest.raises(SchemaMismatchError, match="column 'wide': its rows have shapes of their own"):
+        standardize.transform(ds)
+    assert rows_of(Standardize(["label"]).fit(ds).transform(ds), "label").dtype == np.float32
 
 
 def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):

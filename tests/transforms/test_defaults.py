@@ -25,8 +25,24 @@ def test_options_fit_the_shape_and_grow_weaker_with_more_data(shape):
         assert all(one >= other for one, other in zip(stronger, weaker, strict=True))
 
 
-def test_errors():
-    with pytest.raises(OptionError, match="samples_per_class"):
-        augmentation_defaults(0, (3, 4))
-    with pytest.raises(OptionError, match="shape"):
-        augmentation_defaults(5, (4,))
+@pytest.mark.parametrize(
+    ("samples", "shape", "name"),
+    [
+        (0, (3, 4), "samples_per_class"),
+        ("a", (3, 4), "samples_per_class"),
+        (float("nan"), (3, 4), "samples_per_class"),
+        (5, (4,), "shape"),
+        (10, 300, "shape"),
+        (10, ("a", "b"), "shape"),
+        (10, (3.5, 10), "shape"),
+        (10, (0, 3), "shape"),
+        (10, "ab", "shape"),
+    ],
+)
+def test_errors(samples, shape, name):
+    with pytest.raises(OptionError, match=f"{name}=.*: expected"):
+        augmentation_defaults(samples, shape)
+
+
+def test_a_shape_may_be_an_array():
+    assert augmentation_defaults(10, np.array([43, 300])) == augmentation_defaults(10, (43, 300))

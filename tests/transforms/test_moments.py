@@ -96,11 +96,22 @@ def test_a_constant_is_constant_also_after_merging(value, nan_policy):
 @pytest.mark.parametrize(
     ("rows", "axis", "policy", "error", "words"),
     [
-        ([[1.0, np.nan]], None, "raise", NonFiniteError, "1 NaN and 0 infinite of 2 values, the first in row 0"),
-        ([[1.0], [np.inf]], 0, "omit", NonFiniteError, "1 infinite of 2 values, the first in row 1"),
+        (
+            [[1.0, np.nan]],
+            None,
+            "raise",
+            NonFiniteError,
+            "1 NaN and 0 infinite of 2 values, the first, nan at 1, in row 0",
+        ),
+        ([1.0, np.inf], 0, "omit", NonFiniteError, "1 infinite of 2 values, the first, inf, in row 1"),
         ([[1e200], [-1e200]], 0, "raise", NonFiniteError, "too large for their squares"),
+        ([[1e200], [2e200], [np.nan]], 0, "omit", NonFiniteError, "too large for their squares"),
         ([[1.0]], 1, "raise", OptionError, "expected axis 0, the rows"),
-        ([[1.0]], 2, "raise", OptionError, "there is no axis 2 in a batch of 2 axes"),
+        ([[1.0]], (0, 2), "raise", OptionError, "there is no axis 2 in a batch of 2 axes"),
+        ([[1.0]], (1, 2), "raise", OptionError, r"expected axis 0, the rows, among them, such as \(0, 1, 2\)"),
+        ([[1.0]], (), "raise", OptionError, "expected axis 0, the rows, among them, 0 for each element"),
+        ([[1.0]], -1, "raise", OptionError, r"expected axis 0, the rows, among them, such as \(0, -1\)"),
+        ([[1.0]], 1.0, "raise", OptionError, "axis=1.0: expected an integer"),
         (1.0, None, "raise", OptionError, "expected a batch"),
         ([[1.0]], None, "skip", OptionError, "expected 'raise' or 'omit'"),
         ([["a"]], None, "raise", UnsupportedColumnError, "expected real numbers"),
@@ -158,3 +169,50 @@ def test_large_rows_leave_nothing_large_behind(monkeypatch):
     found = Moments.of(rows)
     assert np.allclose([found.mean.item(), found.std().item()], [rows.mean(), rows.std()])
     assert all(count <= moments_module._BLOCK_VALUES for count in made)
+
+
+def test_what_is_not_finite_is_found_by_its_row_id():
+    rows = np.zeros((5, 3, 4), "f4")
+    rows[3, 1, 2] = np.inf
+    with pytest.raises(NonFiniteError, match=r"the first, inf at \(1, 2\), in the row with row_id 103; remove"):
+        Moments.of(rows, 0, row_ids=np.arange(100, 105))
+    with pytest.raises(NonFiniteError, match=r"in row 3 of its batch \(read_h5\(..., include_row_ids=True\)"):
+        Moments.of(rows, 0)
+
+
+def test_values_too_large_are_an_error_however_they_are_cut():
+    rows = np.repeat([1.5e154, -1.5e154], 50)
+    for merge in (lambda: Moments.of(rows), lambda: Moments.of(rows[:50]).merge(Moments.of(rows[50:]))):
+        with pytest.raises(NonFiniteError, match="too large for their squares"):
+            merge()
+    # But a constant has no squares to speak of, also next to a part without values.
+    large = Moments.of(rows[:0]).merge(Moments.of(rows[:50]))
+    assert (large.mean, large.m2, large.count) == (1.5e154, 0, 50)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"m2": [-1.0, 1.0]},
+        {"m2": [None, 1.0]},
+        {"m2": [1.0]},
+        {"m2": ["a", 1.0]},
+        {"mean": [float("nan"), 0.0]},
+        {"mean": []},
+        {"count": [1.5, 2]},
+        {"count": [-1, 2]},
+        {"shape": None},
+        {"shape": [3]},
+        {"axis": None},
+        {"axis": [1]},
+        {"axis": [0, 1]},
+        {"axis": [0, 5]},
+        {"axis": ["a"]},
+    ],
+)
+def test_what_are_no_moments(damage):
+    state = Moments.of(np.arange(6.0).reshape(3, 2), 0).to_dict()
+    with pytest.raises(OptionError, match=r"moments|Moments|axis"):
+        Moments.from_dict({**state, **damage})
+    with pytest.raises(OptionError, match="expected what Moments"):
+        Moments.from_dict({name: value for name, value in state.items() if name not in damage})

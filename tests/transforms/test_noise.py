@@ -151,9 +151,31 @@ def test_errors():
         GaussianNoise("x").apply_batch(np.arange(3), KEYS[:3])
     with pytest.raises(UnsupportedColumnError, match=r"dtype torch\.uint8"):
         GaussianNoise("x").apply_batch(torch.zeros(3, dtype=torch.uint8), KEYS[:3])
-    for options in ({"std": -1}, {"std": float("nan")}, {"clip": (1, 0)}, {"p": 2}):
+    wrong = [{"clip": clip} for clip in ((1, 0), 5, "ab", (0,), (0, float("nan")), ("0", 1), (0, 1, 2))]
+    for options in ({"std": -1}, {"std": float("nan")}, {"std": "a"}, {"p": 2}, {"p": None}, {"salt": 1.5}, *wrong):
         with pytest.raises(OptionError, match=next(iter(options))):
             GaussianNoise("x", **options)
+
+
+@pytest.mark.parametrize("clip", [(0, None), (None, 0), (None, None)])
+def test_limits_on_one_side(clip, monkeypatch):
+    array = np.random.default_rng(0).standard_normal((50, 30))
+    found = GaussianNoise("x", p=1.0, clip=clip).apply_batch(array, KEYS[:50])
+    plain = GaussianNoise("x", p=1.0).apply_batch(array, KEYS[:50])
+    assert same(found, plain if clip == (None, None) else plain.clip(*clip))
+    monkeypatch.setattr(noise, "as_numpy", lambda _: None)
+    tensor = GaussianNoise("x", p=1.0, clip=clip).apply_batch(torch.from_numpy(array), KEYS[:50])
+    assert np.array_equal(tensor.numpy(), found)
+
+
+def test_keys_may_have_any_order_of_bytes():
+    array = np.zeros((9, 30))
+    augment = GaussianNoise("x")
+    assert same(augment.apply_batch(array, KEYS[:9].astype(">u8")), augment.apply_batch(array, KEYS[:9]))
+
+
+def test_limits_in_a_list_can_be_hashed():
+    assert hash(GaussianNoise("x", clip=[0, 1])) == hash(GaussianNoise("x", clip=(0, 1)))
 
 
 def test_the_noise_of_a_version_is_that_of_the_next():

@@ -1,6 +1,7 @@
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.planning.order import row_keys
-from ray_h5.transforms import SpecAugment
+from ray_h5.transforms import GaussianNoise, SpecAugment
 
 N = 20_000
 KEYS = row_keys(np.arange(N), 3, 1)
@@ -232,11 +233,117 @@ def test_errors():
 
 
 @pytest.mark.parametrize(
-    "options", [{"p": 1.1}, {"p": float("nan")}, {"time_mask_param": -1}, {"num_freq_masks": -1}, {"mask_value": "max"}]
+    "options",
+    [
+        {"p": 1.1},
+        {"p": float("nan")},
+        {"p": None},
+        {"p": "a"},
+        {"time_mask_param": -1},
+        {"time_mask_param": "40"},
+        {"time_mask_param": None},
+        {"time_mask_param": 40.5},
+        {"num_freq_masks": -1},
+        {"num_time_masks": 1.5},
+        {"num_time_masks": True},
+        {"time_axis": 1.0},
+        {"time_axis": -2},
+        {"salt": "a"},
+        {"mask_value": "max"},
+        {"mask_value": 1j},
+        {"mask_value": None},
+        {"mask_value": [0.0]},
+    ],
 )
 def test_options(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         SpecAugment("x", **options)
+
+
+def test_options_may_be_integers_of_numpy():
+    augment = SpecAugment("x", np.int64(4), np.uint8(3), time_axis=np.int8(-1))
+    assert augment == SpecAugment("x", 4, 3)
+    assert all(type(each) is int for each in (augment.time_mask_param, augment.freq_mask_param, augment.time_axis))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("u1", -1),
+        ("u1", 300),
+        ("i2", 0.5),
+        ("i2", float("nan")),
+        ("i8", 2**63),
+        ("f2", 1e6),
+        ("f4", -1e300),
+        ("?", 0.5),
+        ("?", 2),
+    ],
+)
+def test_a_value_that_the_dtype_does_not_have_is_an_error(dtype, value):
+    array = np.ones((2, 4, 6), dtype)
+    for each in (array, torch.from_numpy(array)):
+        with pytest.raises(UnsupportedColumnError, match=r"SpecAugment\('x'\): .* cannot hold mask_value="):
+            SpecAugment("x", 2, 2, mask_value=value).apply_batch(each, KEYS[:2])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("u1", 255), ("i2", -3.0), ("u8", 2**64 - 1), ("f2", 0.1), ("f4", float("nan")), ("f8", 1e300), ("?", True)],
+)
+def test_a_value_that_the_dtype_has_is_what_masks_are_filled_with(dtype, value):
+    array = np.zeros((50, 4, 6), dtype)
+    found = SpecAugment("x", 4, 3, mask_value=value, p=1).apply_batch(array, KEYS[:50])
+    assert np.array_equal(np.unique(found), np.unique(np.array([0, value], dtype)), equal_nan=array.dtype.kind == "f")
+
+
+def test_a_bfloat16_column_has_the_range_of_float32():
+    tensor = torch.zeros((50, 4, 6), dtype=torch.bfloat16)
+    assert SpecAugment("x", 4, 3, mask_value=-1e38, p=1).apply_batch(tensor, KEYS[:50]).min() < -9e37
+    with pytest.raises(UnsupportedColumnError, match="cannot hold"):
+        SpecAugment("x", 4, 3, mask_value=1e39, p=1).apply_batch(tensor, KEYS[:50])
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2"])
+def test_the_mean_is_of_what_is_not_nan(dtype, monkeypatch):
+    array = np.random.default_rng(0).standard_normal((50, 6, 9)).astype(dtype)
+    array[:, 0, 0] = np.nan
+    array[7] = np.nan
+    augment = SpecAugment("x", 4, 3, p=1, mask_value="mean")
+    found = augment.apply_batch(array, KEYS[:50])
+    assert np.isnan(np.delete(found, 7, axis=0)).sum() <= 49  # those that were, where they are not masked
+    changed = found[3][found[3] != array[3]]
+    mean = np.nanmean(array[3].astype("f8")).astype(dtype)
+    np.testing.assert_allclose(changed[~np.isnan(changed)], mean, rtol=1e-12)
+    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    other = augment.apply_batch(torch.from_numpy(array), KEYS[:50]).numpy()
+    np.testing.assert_allclose(other, found, rtol=2e-3 if dtype == "f2" else 1e-6)
+
+
+@pytest.mark.parametrize("none", [{"num_freq_masks": 0}, {"freq_mask_param": 0}])
+def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
+    augment = SpecAugment("x", 10, p=1, **none)
+    rows = np.ones((50, 60), "f4")
+    found = augment.apply_batch(rows, KEYS[:50])
+    assert np.array_equal(found, augment.apply_batch(rows[:, None], KEYS[:50])[:, 0])
+    assert (found == 0).any()
+    turned = SpecAugment("x", 0, 10, num_time_masks=0, freq_axis=-1, p=1).apply_batch(rows, KEYS[:50])
+    assert (turned == 0).any()
+    assert augment.apply(rows[3], int(KEYS[3])).shape == (60,)
+    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    assert np.array_equal(augment.apply_batch(torch.from_numpy(rows), KEYS[:50]).numpy(), found)
+
+
+@pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2), GaussianNoise("x")])
+def test_what_is_no_batch_is_an_error_that_says_how_to_call_it(augment):
+    batch = {"x": np.zeros((2, 4, 6)), "row_key": KEYS[:2]}
+    table = pa.table({"x": [1.0], "row_key": [1]})
+    for found in (table, table.to_pandas(), {"x": batch["x"][0], "row_key": batch["row_key"][0]}, [1, 2]):
+        with pytest.raises(OptionError, match=r'ds\.map_batches\(it\), batch_format="numpy"'):
+            augment(found)
+    for call in (lambda: augment.apply_batch([[1.0]], KEYS[:1]), lambda: augment.apply([1.0], 3)):
+        with pytest.raises(OptionError, match="expected an array or a tensor, found list"):
+            call()
 
 
 def test_the_masks_of_a_version_are_those_of_the_next():

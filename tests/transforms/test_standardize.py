@@ -162,12 +162,59 @@ def test_a_file_that_is_something_else_is_a_named_error(tmp_path):
     path = tmp_path / "s.npz"
     for content in (b"", b"PK\x03\x04 and no more", b"words"):
         path.write_bytes(content)
-        with pytest.raises(CorruptFileError, match=r"s\.npz: expected"):
+        with pytest.raises(CorruptFileError, match=r"s\.npz: expected an npz file .* found none; save") as caught:
             load_scalers(path)
+        assert "pickle" not in str(caught.value)
+    with pytest.raises(CorruptFileError, match="found a folder"):
+        load_scalers(tmp_path)
     np.savez(path, header=np.array('{"format": "ray_h5.scalers", "version": 99}'))
     with pytest.raises(CorruptFileError, match="version 99"):
         load_scalers(path)
     np.savez(path, header=np.array([{}], dtype=object))  # a pickle, which is never loaded
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(CorruptFileError, match="found another one, or a damaged one") as caught:
         load_scalers(path)
+    assert "pickle" not in str(caught.value)
     assert [each.name for each in tmp_path.iterdir()] == ["s.npz"]
+
+
+def test_where_nothing_can_be_written_nothing_is_left(tmp_path):
+    scaler = Scaler.fit(np.arange(5.0))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OptionError, match="expected the name of a file, found a folder"):
+        save_scalers(tmp_path / "folder", {"x": scaler})
+    with pytest.raises(NotFoundError, match="no folder to write it to"):
+        save_scalers(tmp_path / "none" / "s.npz", {"x": scaler})
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "u1"])
+def test_what_float32_cannot_hold_is_computed_in_float64(dtype):
+    rows = np.arange(6).astype(dtype)
+    for values, expected in (
+        (np.array([1.0, 1.0 + 1e-15]) * 1e-30, 0),
+        (np.array([-1e300, 1e300]) * 1e-160, 0),
+        (np.array([0.0, 1e-50]), float("inf")),
+    ):
+        scaler = Scaler.fit(values, epsilon=0)
+        with np.errstate(over="ignore"):
+            for found in (scaler.transform(rows), scaler.transform(torch.from_numpy(rows)).numpy()):
+                assert not np.isnan(found).any()
+                assert expected == 0 or (found[1:] == expected).all()
+
+
+def test_numbers_and_lists_are_arrays():
+    assert float(Scaler.fit(np.arange(5.0), epsilon=0).transform(2.0)) == 0.0
+    assert Scaler.fit(np.arange(6.0).reshape(3, 2), 0).transform([[2.0, 3.0]]).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("epsilon", ["1", None, float("nan"), True])
+def test_epsilon_is_a_number(epsilon):
+    with pytest.raises(OptionError, match=r"epsilon=.*: expected 0 or more"):
+        Scaler.fit(np.arange(5.0), epsilon=epsilon)
+    assert json.dumps(Scaler.fit(np.arange(5.0), epsilon=np.float32(0.5)).to_dict())
+
+
+def test_what_is_no_scaler():
+    for state in ({}, None, [], {"moments": {}, "epsilon": 0, "constant": "one"}):
+        with pytest.raises(OptionError, match="expected what"):
+            Scaler.from_dict(state)

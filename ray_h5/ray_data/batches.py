@@ -1,0 +1,93 @@
+"""Batches as users have them -> arrays of their columns, and back: dicts, pandas frames, Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+from ray.data.block import BlockAccessor
+from ray.data.extensions import TensorArray, TensorDtype
+
+from ray_h5.errors import OptionError, SchemaMismatchError
+
+Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def names_of(batch: Any) -> list[str]:
+    """Return the names of the columns of a batch.
+
+    Raises
+    ------
+    OptionError
+        If it is no batch.
+    """
+    if isinstance(batch, pa.Table):
+        return list(batch.column_names)
+    if isinstance(batch, (Mapping, pd.DataFrame)):
+        return list(batch)
+    raise OptionError(
+        f"expected a batch, {{column: array or tensor}}, a pandas.DataFrame or a pyarrow.Table, found "
+        f"{type(batch).__name__}; of one array make {{column: array}}"
+    )
+
+
+def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
+    """Return a batch of the same kind, those of its columns changed that have these names.
+
+    Parameters
+    ----------
+    batch : mapping, pandas.DataFrame or pyarrow.Table
+        A mapping holds arrays or tensors, of one row too.
+    names : iterable of str
+        Columns; those that the batch lacks are left out.
+    change : callable
+        Gets {column: array} and returns that.
+    """
+    found = set(names_of(batch))
+    wanted = [name for name in names if name in found]
+    if isinstance(batch, pa.Table):
+        return _changed_table(batch, change(BlockAccessor.for_block(batch.select(wanted)).to_numpy()))
+    if isinstance(batch, pd.DataFrame):
+        return _changed_frame(batch, change({name: _stacked(name, batch[name]) for name in wanted}))
+    return {**batch, **change({name: batch[name] for name in wanted})}
+
+
+def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:
+    columns = BlockAccessor.batch_to_arrow_block(dict(arrays))
+    for name in arrays:
+        table = table.set_column(table.column_names.index(name), name, columns.column(name))
+    return table
+
+
+def _changed_frame(frame: pd.DataFrame, arrays: Mapping[str, Any]) -> pd.DataFrame:
+    frame = frame.copy(deep=False)
+    for name, array in arrays.items():
+        values = array
+        if array.ndim > 1:
+            values = TensorArray(array) if isinstance(frame[name].dtype, TensorDtype) else _as_objects(array)
+        frame[name] = pd.Series(values, index=frame.index)
+    return frame
+
+
+def _as_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of arrays, which is how a frame holds them."""
+    rows = np.empty(len(array), dtype=object)
+    rows[:] = list(array)
+    return rows
+
+
+def _stacked(name: str, column: pd.Series) -> np.ndarray[Any, Any]:
+    """Return a column of a frame as one array, rows that are arrays put on each other."""
+    values = np.asarray(column)
+    if values.dtype != object or not len(values) or not isinstance(values[0], (np.ndarray, list)):
+        return values
+    try:
+        return np.stack(list(values))
+    except ValueError as exc:
+        shapes = sorted({np.shape(each) for each in values})
+        raise SchemaMismatchError(
+            f"column {name!r}: rows have the shapes {', '.join(map(str, shapes[:4]))}; expected one shape"
+        ) from exc

@@ -1,0 +1,33 @@
+"""What options may be: Python's and numpy's numbers, or an error that names the option."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+
+__all__ = ["as_integer", "is_integer", "is_number"]
+
+
+def is_integer(value: object) -> bool:
+    """Tell whether `value` is an integer, which a bool is not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Tell whether `value` is a real number, NaN and infinity among them; a bool is none."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def as_integer(name: str, value: object, least: int | None = None) -> int:
+    """Return an option as Python's integer, which JSON and Ray take.
+
+    Raises
+    ------
+    OptionError
+        If it is none, or less than `least`.
+    """
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of {least} or more"
+        raise OptionError(f"{name}={value!r}: expected an integer{bound}")
+    return int(value)
