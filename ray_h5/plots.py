@@ -7,14 +7,16 @@ Each function takes arrays and returns a `matplotlib.figure.Figure`, which a not
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError
+from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -26,6 +28,12 @@ _MOST_LINES = 4
 
 _MOST_GROUPS = 64
 """Files or labels that are told apart in an image of a spread; more are taken together."""
+
+_MOST_NAMES = 12
+"""Names beside an image of a spread."""
+
+_LETTERS_AN_INCH = 10
+"""Of a heading of size 10: digits and most letters are narrower than that."""
 
 
 def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
@@ -50,25 +58,27 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     MissingDependencyError
         If matplotlib is not installed; so does each function here.
     """
-    if not row:
+    if not isinstance(row, Mapping) or not row:
         raise OptionError("the row has no columns; expected {column: array}, such as ds.take(1)[0]")
-    arrays = {name: np.asarray(value) for name, value in row.items()}
+    arrays = {name: _as_array(value) for name, value in row.items()}
     shown = {name: array for name, array in arrays.items() if array.ndim and array.dtype.kind in "biuf"}
-    words = [f"{name} = {_short(array)}" for name, array in arrays.items() if name not in shown]
+    # Lines are broken between them, not within: blanks that do not break hold them together until then.
+    words = [f"{name} = {_short(array)}".replace(" ", "\xa0") for name, array in arrays.items() if name not in shown]
     columns = 1 if len(shown) < 2 else 2
     rows = max(1, math.ceil(len(shown) / columns))
     figure = _figure(6 * columns, 2.4 * rows + 0.4)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel, (name, array) in zip(panels, shown.items(), strict=False):
         _draw(figure, panel, array)
-        panel.set_title(f"{name}  {array.shape} {array.dtype}", fontsize=10)
+        panel.set_title(_wrapped(f"{name}  {array.shape} {array.dtype}", 6), fontsize=10)
     for panel in panels[len(shown) :]:
         panel.set_axis_off()
-    # The words have a line of their own above the panels, broken where they are many.
-    lines = [", ".join(words[start : start + 4]) for start in range(0, len(words), 4)]
-    heading = "\n".join([*([title] if title else []), *lines])
+    # The words have lines of their own above the panels.
+    heading = "\n".join(_wrapped(text, 6 * columns) for text in (title, ", ".join(words)) if text)
     if heading:
         figure.suptitle(heading, fontsize=10)
+        # The lines are above the panels, and take nothing from them.
+        figure.set_figheight(figure.get_figheight() + 0.17 * heading.count("\n"))
     return figure
 
 
@@ -86,8 +96,13 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     ------
     SchemaMismatchError
         If the two have not the same shape.
+    UnsupportedColumnError
+        If they are no real numbers.
     """
-    first, second = np.asarray(before), np.asarray(after)
+    first, second = _as_array(before), _as_array(after)
+    for array in (first, second):
+        if array.dtype.kind not in "biuf":
+            raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
     if first.shape != second.shape:
         raise SchemaMismatchError(f"before has shape {first.shape}, after {second.shape}; expected the same")
     figure = _figure(13, 3.4)
@@ -98,9 +113,11 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     for panel, array, name in zip(panels[:2], (first, second), ("before", "after"), strict=True):
         _draw(figure, panel, array, limits)
         panel.set_title(name, fontsize=10)
-    _draw(figure, panels[2], change)
+    # Centred: a colour for more, another for less, none for what has not changed.
+    most = float(np.abs(change[np.isfinite(change)]).max(initial=0)) or 1.0
+    _draw(figure, panels[2], change, (-most, most), "RdBu_r")
     panels[2].set_title("after - before", fontsize=10)
-    figure.suptitle(f"{column}  {first.shape} {first.dtype}".strip(), fontsize=10)
+    figure.suptitle(_wrapped(f"{column}  {first.shape} {first.dtype}".strip(), 13), fontsize=10)
     return figure
 
 
@@ -127,13 +144,16 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     OptionError
         If there is no order, or one has fewer rows than a batch.
     """
-    named = {name: np.asarray(order).ravel() for name, order in orders.items()}
+    if not isinstance(orders, Mapping):
+        raise OptionError("orders: expected {name: the file or label of each row}")
+    named = {name: _as_array(order).ravel() for name, order in orders.items()}
     if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
         found = {name: len(order) for name, order in named.items()}
         raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
     named["exact shuffle"] = np.random.default_rng(seed).permutation(next(iter(named.values())))
     values = np.unique(np.concatenate(list(named.values())))
-    figure = _figure(max(7.0, 3.0 * len(named)), 6.4)
+    width = max(7.0, 3.0 * len(named))
+    figure = _figure(width, 6.4)
     grid = figure.add_gridspec(2, len(named), height_ratios=[3, 2])
     curves = figure.add_subplot(grid[1, :])
     most = 1
@@ -143,10 +163,14 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
         panel = figure.add_subplot(grid[0, place])
         images.append(panel.imshow(_grouped(counts), aspect="auto", interpolation="nearest", vmin=0, origin="lower"))
         most = max(most, int(_grouped(counts).max()))
-        panel.set_title(name, fontsize=10)
+        panel.set_title(_wrapped(name, width / len(named) - 1), fontsize=10)
         panel.set_xlabel("batch")
         panel.set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}s, in {_MOST_GROUPS} groups")
-        curves.plot(_distances(counts), label=f"{name}, mean {_distances(counts).mean():.2f}", linewidth=1.2)
+        _name_values(panel, values)
+        label = _wrapped(f"{name}, mean\xa0{_distances(counts).mean():.2f}", width / min(3, len(named)) - 0.5)
+        _line(curves, _distances(counts), label=label, linewidth=1.2)
+        for axis in (panel.xaxis, curves.xaxis):
+            axis.get_major_locator().set_params(integer=True)
     for image in images:
         image.set_clim(0, most)
     figure.colorbar(images[-1], ax=[image.axes for image in images], label="rows")
@@ -199,7 +223,41 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=100)
 
 
-def _draw(figure: Figure, panel: Axes, array: np.ndarray[Any, Any], limits: tuple[float, float] | None = None) -> None:
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    """Return an array of what may be a tensor: on a GPU, with a gradient, or of the bfloat16 that numpy lacks."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    return np.asarray(value)
+
+
+def _wrapped(text: object, width: float) -> str:
+    """Break a heading so that it is no wider than so many inches; a name without blanks too."""
+    lines = textwrap.wrap(str(text), max(8, int(width * _LETTERS_AN_INCH)))
+    return "\n".join(lines).replace("\xa0", " ")
+
+
+def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
+    """Put names, which are no numbers, at the rows of an image of counts; a part of them where they are many."""
+    if values.dtype.kind in "biuf":
+        return
+    starts = _group_starts(len(values))
+    places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
+    panel.set_yticks(list(places), [_short(np.asarray(values[starts[place]])) for place in places], fontsize=8)
+
+
+def _line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> None:
+    """Draw a line, or a dot where there is one value, which no line goes through."""
+    panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+
+
+def _draw(
+    figure: Figure,
+    panel: Axes,
+    array: np.ndarray[Any, Any],
+    limits: tuple[float, float] | None = None,
+    colours: str | None = None,
+) -> None:
     picture = _as_picture(array) if limits is None else None
     if picture is not None:
         panel.imshow(picture)
@@ -209,13 +267,14 @@ def _draw(figure: Figure, panel: Axes, array: np.ndarray[Any, Any], limits: tupl
         flat = flat[0]
     if flat.ndim == 2 and min(flat.shape) > 1 and flat.shape[0] > _MOST_LINES:
         low, high = limits or (None, None)
+        values = flat.astype(np.float64)
         image = panel.imshow(
-            flat.astype(np.float64), aspect="auto", origin="lower", interpolation="nearest", vmin=low, vmax=high
+            values, aspect="auto", origin="lower", interpolation="nearest", vmin=low, vmax=high, cmap=colours
         )
         figure.colorbar(image, ax=panel)
         return
     for line in np.atleast_2d(flat):
-        panel.plot(line.astype(np.float64), linewidth=1)
+        _line(panel, line.astype(np.float64), linewidth=1)
     if limits is not None and limits[0] < limits[1]:
         margin = 0.05 * (limits[1] - limits[0])
         panel.set_ylim(limits[0] - margin, limits[1] + margin)
@@ -245,8 +304,12 @@ def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.nda
 
 def _grouped(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the counts as an image, (groups, batches)."""
-    starts = np.unique(np.linspace(0, counts.shape[1], _MOST_GROUPS, endpoint=False).astype(int))
-    return np.add.reduceat(counts, starts, axis=1).T
+    return np.add.reduceat(counts, _group_starts(counts.shape[1]), axis=1).T
+
+
+def _group_starts(kinds: int) -> np.ndarray[Any, Any]:
+    """Return the first kind of each group."""
+    return np.unique(np.linspace(0, kinds, _MOST_GROUPS, endpoint=False).astype(int))
 
 
 def _distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

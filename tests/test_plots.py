@@ -3,9 +3,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from ray_h5 import plots
-from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError
+from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
 
 pytest.importorskip("matplotlib")
 RNG = np.random.default_rng(0)
@@ -84,6 +85,72 @@ def test_a_spread_over_many_files_or_names(tmp_path):
     for orders, batch_size in (({}, 3), ({"x": [1, 2]}, 3), ({"x": [1, 2]}, 0)):
         with pytest.raises(OptionError, match="expected at least a batch"):
             plots.plot_spread(orders, batch_size)
+
+
+def markers(figure):
+    return [line.get_marker() for axes in figure.axes for line in axes.lines]
+
+
+def test_a_single_value_is_a_dot(tmp_path):
+    assert markers(plots.plot_row({"one": np.array([3.0]), "two": np.arange(2)})) == ["o", "None"]
+    assert markers(plots.plot_augmentation(np.float32(1), np.float32(2))) == ["o"] * 3
+    figure = plots.plot_spread({"x": np.arange(8)}, 8)
+    assert markers(figure) == ["o"] * 2
+    assert rendered(figure, tmp_path)
+
+
+@pytest.mark.parametrize("value", [3.0, -1.0, 0.0])
+def test_the_change_is_centred_on_zero(value):
+    before = np.zeros((8, 9))
+    after = before.copy()
+    after[2, 3], after[1, 1] = value, np.nan
+    image = [axes.images[0] for axes in plots.plot_augmentation(before, after).axes if axes.images][2]
+    assert image.get_clim() == (-(abs(value) or 1.0), abs(value) or 1.0)
+
+
+def test_headings_are_broken_to_the_width_of_the_figure(tmp_path):
+    words = {f"w{i}": "12345 abcde" * 3 for i in range(9)}
+    for figure in (
+        plots.plot_row({"a long name " * 9: np.zeros(3), "x" * 99: np.zeros(3), **words}, title="/data/" + "file" * 40),
+        plots.plot_augmentation(np.zeros((8, 9)), np.ones((8, 9)), column="group/" * 60),
+        plots.plot_spread({"a long name " * 9: np.arange(64), "y" * 99: np.arange(64)}, 8),
+    ):
+        assert rendered(figure, tmp_path)
+        texts = [axes.title for axes in figure.axes] + ([figure._suptitle] if figure.get_suptitle() else [])
+        for text in texts:
+            box = text.get_window_extent()
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.width
+            assert box.y1 <= figure.bbox.height
+    # No word is broken within.
+    assert "w3 = 12345 abcde12345 abcde12345 abcde" in plots.plot_row(words).get_suptitle()
+
+
+def test_labels_that_are_names_stand_on_the_axis():
+    (panel, *_) = (axes for axes in plots.plot_spread({"x": ["a", "b", "c"] * 8}, 6).axes if axes.images)
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["a", "b", "c"]
+    many = plots.plot_spread({"x": [f"p{i:03}" for i in range(200)]}, 6)
+    labels = [text.get_text() for text in next(axes for axes in many.axes if axes.images).get_yticklabels()]
+    assert (labels[0], len(labels)) == ("p000", 11)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
+def test_tensors(dtype, tmp_path):
+    tensor = torch.arange(72).reshape(8, 9).to(getattr(torch, dtype))
+    if tensor.is_floating_point():
+        tensor.requires_grad_()
+    assert rendered(plots.plot_row({"x": tensor}), tmp_path)
+    assert rendered(plots.plot_augmentation(tensor, tensor + 1), tmp_path)
+    assert rendered(plots.plot_spread({"x": tensor.detach().ravel()}, 8), tmp_path)
+
+
+def test_what_cannot_be_drawn():
+    with pytest.raises(UnsupportedColumnError, match="expected real numbers"):
+        plots.plot_augmentation(["a"], ["b"])
+    with pytest.raises(OptionError, match="orders: expected"):
+        plots.plot_spread(np.arange(3), 1)
+    with pytest.raises(OptionError, match="no columns"):
+        plots.plot_row(np.zeros(3))
 
 
 def test_epochs(tmp_path):
