@@ -14,7 +14,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import Running, running, set_epoch, set_own_epoch
+from ray_h5.ray_data.epochs import Running, check_name, running, set_epoch, set_own_epoch
 from ray_h5.ray_data.internals import datasources, row_count_changers, with_datasources, workers_that_share
 from ray_h5.transforms.options import as_integer
 
@@ -204,6 +204,7 @@ def train_batches(
         "drop_last": drop_last,
         "device": "cpu",  # we move them ourselves, one ahead
     }
+    check_name(name)
     epoch = as_integer("epoch", epoch, 0)
     found = ray.train.torch.get_device() if device == "auto" else as_device(device)
     options["collate_fn"] = TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory)

@@ -110,5 +110,5 @@ def _check_npz(path: str | os.PathLike[str]) -> None:
     except FileNotFoundError as exc:
         raise NotFoundError(f"{os.fspath(path)}: no such file; expected one that Standardize.save wrote") from exc
     if not zipfile.is_zipfile(path):
-        found = "a folder" if os.path.isdir(path) else "none"
+        found = "a folder" if os.path.isdir(path) else "something else"
         raise CorruptFileError(_NO_SCALERS.format(os.fspath(path), found))

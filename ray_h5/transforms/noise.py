@@ -78,6 +78,8 @@ class GaussianNoise(Augmentation):
         check_probability(self.p)
         if not (is_number(self.std) and 0 <= self.std < float("inf")):
             raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
+        # Noise of a deviation in float32 would be other noise.
+        object.__setattr__(self, "std", float(self.std))
         object.__setattr__(self, "salt", as_integer("salt", self.salt))
         object.__setattr__(self, "clip", _limits(self.clip))
 

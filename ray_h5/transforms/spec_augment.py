@@ -193,10 +193,16 @@ def _fill_array(
     array: np.ndarray[Any, Any], times: Any, freqs: Any, axes: tuple[int | None, int | None], value: float | str
 ) -> np.ndarray[Any, Any]:
     fill = _means(array) if value == "mean" else np.full(len(array), value, dtype=array.dtype)
-    out = array.copy() if axes[0] is None else _with_times(array, times, axes[0], fill)
+    out = _copy(array) if axes[0] is None else _with_times(array, times, axes[0], fill)
     if axes[1] is not None:
         rows, positions = np.nonzero(freqs)
         np.moveaxis(out, axes[1], 1)[rows, positions] = fill[rows].reshape(-1, *[1] * (array.ndim - 2))
+    return out
+
+
+def _copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    out = empty(array.shape, array.dtype)
+    out[...] = array
     return out
 
 

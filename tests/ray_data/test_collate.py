@@ -146,6 +146,12 @@ def test_train_batches_takes_integers(options):
         train_batches("train", **{"epoch": 0, **options})
 
 
+@pytest.mark.parametrize("name", [None, "", 3])
+def test_a_name_is_a_name(name):
+    with pytest.raises(OptionError, match=r"name=.*: expected the name of a dataset"):
+        train_batches(name, 0, batch_size=4)
+
+
 def loop(config):
     """Write what `train_batches` says of names and of what was not read by that name."""
     said = []

@@ -174,6 +174,14 @@ def test_keys_may_have_any_order_of_bytes():
     assert same(augment.apply_batch(array, KEYS[:9].astype(">u8")), augment.apply_batch(array, KEYS[:9]))
 
 
+def test_a_deviation_of_numpy_gives_the_noise_of_pythons():
+    array = np.zeros((9, 30))
+    assert same(
+        GaussianNoise("x", np.float32(0.5)).apply_batch(array, KEYS[:9]),
+        GaussianNoise("x", 0.5).apply_batch(array, KEYS[:9]),
+    )
+
+
 def test_limits_in_a_list_can_be_hashed():
     assert hash(GaussianNoise("x", clip=[0, 1])) == hash(GaussianNoise("x", clip=(0, 1)))
 

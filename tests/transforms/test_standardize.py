@@ -162,7 +162,9 @@ def test_a_file_that_is_something_else_is_a_named_error(tmp_path):
     path = tmp_path / "s.npz"
     for content in (b"", b"PK\x03\x04 and no more", b"words"):
         path.write_bytes(content)
-        with pytest.raises(CorruptFileError, match=r"s\.npz: expected an npz file .* found none; save") as caught:
+        with pytest.raises(
+            CorruptFileError, match=r"s\.npz: expected an npz file .* found something else; save"
+        ) as caught:
             load_scalers(path)
         assert "pickle" not in str(caught.value)
     with pytest.raises(CorruptFileError, match="found a folder"):
