@@ -1,20 +1,33 @@
-"""What options are checked for in many places."""
+"""What options may be: Python's and numpy's numbers, or an error that names the option."""
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 
 from ray_h5.errors import OptionError
 
+__all__ = ["as_integer", "is_integer", "is_number"]
 
-def as_integer(name: str, value: object, least: int, *, instead: str = "") -> int:
-    """Return an option that is to be an integer, also one of numpy, as Python's.
+
+def is_integer(value: object) -> bool:
+    """Tell whether `value` is an integer, which a bool is not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Tell whether `value` is a real number, NaN and infinity among them; a bool is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def as_integer(name: str, value: object, least: int | None = None, *, instead: str = "") -> int:
+    """Return an option as Python's integer, which JSON and Ray take.
 
     Raises
     ------
     OptionError
-        If it is none, or below `least`; `instead` is what else there is to say.
+        If it is none, or less than `least`; `instead` is what else there is to say.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise OptionError(f"{name}={value!r}: expected an integer of {least} or more{instead}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        bound = "" if least is None else f" of {least} or more"
+        raise OptionError(f"{name}={value!r}: expected an integer{bound}{instead}")
     return int(value)

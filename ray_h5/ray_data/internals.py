@@ -95,3 +95,10 @@ def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) ->
 def workers_that_share(shard: DataIterator) -> int | None:
     """Return among how many workers a dataset is split; None where each reads the whole of it by itself."""
     return int(shard.world_size()) if isinstance(shard, StreamSplitDataIterator) else None
+
+
+def trainer_datasets() -> list[str]:
+    """Return the keys of the datasets of the trainer whose loop this is; none where Ray does not show them."""
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    return sorted(getattr(get_train_context().dataset_shard_provider, "_dataset_names", ()))

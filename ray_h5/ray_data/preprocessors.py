@@ -21,12 +21,12 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnknownColumnError,
 )
+from ray_h5.options import as_integer
 from ray_h5.ray_data.batches import changed, names_of
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.ray_data.datasource import each_row_once
 from ray_h5.transforms.files import read_scalers, save_scalers
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy
-from ray_h5.transforms.options import as_integer
 from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
 
 if TYPE_CHECKING:

@@ -12,11 +12,17 @@ from ray.train import DataConfig
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
+from ray_h5.options import as_integer
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Running, check_name, running, set_epoch, set_own_epoch
-from ray_h5.ray_data.internals import datasources, row_count_changers, with_datasources, workers_that_share
-from ray_h5.transforms.options import as_integer
+from ray_h5.ray_data.internals import (
+    datasources,
+    row_count_changers,
+    trainer_datasets,
+    with_datasources,
+    workers_that_share,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -215,18 +221,11 @@ def _shard(name: str) -> DataIterator:
     try:
         return ray.train.get_dataset_shard(name)
     except KeyError:
-        names = _datasets_of_the_trainer()
+        names = trainer_datasets()
         raise OptionError(
             f"the trainer has no dataset {name!r}.{near_names(name, names) if names else ''} "
             f"Expected a key of its datasets: TorchTrainer(datasets={{{name!r}: ds}})"
         ) from None
-
-
-def _datasets_of_the_trainer() -> list[str]:
-    """Return the keys of the trainer's datasets, none where Ray does not show them: it has no public name for them."""
-    from ray.train.v2._internal.execution.context import get_train_context
-
-    return sorted(getattr(get_train_context().dataset_shard_provider, "_dataset_names", ()))
 
 
 def _set_epoch(name: str, epoch: int, position: Position | None, workers: int | None) -> None:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.options import is_number
 from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
-from ray_h5.transforms.options import is_number
 
 __all__ = ["ROW_KEY", "Augmentation", "check_column", "check_probability"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.transforms.options import is_integer, is_number
+from ray_h5.options import is_integer, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnsupportedColumnError,
 )
+from ray_h5.options import is_number
 from ray_h5.transforms.keyed import is_tensor
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
-from ray_h5.transforms.options import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
