@@ -234,8 +234,11 @@ def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, ca
     assert len(messages) == 1
     assert "may change the number of rows" in messages[0]
     batches = TrainBatches(shard, name, 1, None, torch.device("cpu"), {"batch_size": BATCH})
-    assert sum(len(batch["row_id"]) for batch in itertools.islice(batches, 2)) == 2 * BATCH
+    begun = iter(batches)
+    assert sum(len(batch["row_id"]) for batch in itertools.islice(begun, 2)) == 2 * BATCH
     assert batches.position().rows == 0
+    # To its end: Ray's coordinator of splits may crash when an iteration is left while tasks come to theirs.
+    assert sum(len(batch["row_id"]) for batch in begun) == 300 - 2 * BATCH
     held = Position(7, 1, 16, 1, BATCH, batches.position().plan_hash)
     batches = TrainBatches(shard, name, 1, held, torch.device("cpu"), {"batch_size": BATCH})
     assert sum(len(batch["row_id"]) for batch in batches) == 300
