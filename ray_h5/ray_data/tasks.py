@@ -21,7 +21,8 @@ from ray.exceptions import RayError, RayTaskError
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
-from ray_h5.planning.position import Cut, Stretch, read_block
+from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.progress import Cut
 from ray_h5.ray_data.blocks import Output, schema_of, to_table
 from ray_h5.ray_data.internals import task_attempts
 
