@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from torch.utils.data import get_worker_info
+
+from ray_h5.hdf5.handles import check_identity
+from ray_h5.hdf5.layout import FileIdentity
 
 Read = Callable[[Mapping[Any, np.ndarray], np.ndarray, np.ndarray], None]
 """Reads columns of some rows into some places of arrays."""
@@ -69,6 +74,12 @@ class KeptRows:
                 np.take(kept, rows, axis=0, out=out[name], mode="clip")  # "raise", the default, would copy
             else:
                 out[name][slice(len(rows)) if places is None else places] = kept[rows]
+
+
+def check_kept(path: str, expected: FileIdentity) -> None:
+    """Raise a StaleIndexError if a file changed whose rows are kept; if it cannot be looked at, to open it says so."""
+    with contextlib.suppress(OSError):
+        check_identity(path, expected, FileIdentity.of(os.stat(path)))
 
 
 def fitting(row_bytes: Mapping[Any, int], num_rows: int, limit: int) -> list[Any]:

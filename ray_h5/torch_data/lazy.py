@@ -12,11 +12,10 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.handles import check_identity
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
+from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.torch_data.batched import BatchedDataset, Many
-from ray_h5.torch_data.kept import KeptRows, fitting, share_of
+from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
 from ray_h5.torch_data.samples import Pair, as_python, batch_of, check_index, check_indices, pair_of, to_torch
 from ray_h5.torch_data.transport import new_arrays
 
@@ -169,13 +168,8 @@ class H5LazyDataset(BatchedDataset):
     def _check_state(self) -> None:
         """Raise if the file changed, also if nothing has to be read of it; a live writer may change it."""
         assert self._reader is not None
-        if self._live:
-            return
-        try:
-            found = FileIdentity.of(os.stat(self.path))
-        except OSError:
-            return  # opening it says what is wrong, if it has to be read
-        check_identity(self.path, self._reader.identity, found)
+        if not self._live:
+            check_kept(self.path, self._reader.identity)
 
     def _sample(self, values: list[Any]) -> Any:
         transforms = (self.transform, self.target_transform)

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.hdf5.handles import check_identity
-from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan
-from ray_h5.torch_data.kept import KeptRows, fitting, share_of
+from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
 from ray_h5.torch_data.transport import new_arrays
 
 KEPT_BYTES_A_FILE = 128 << 20
@@ -133,12 +131,7 @@ class RowSource:
         counts = np.bincount(files.files_of(row_ids)) if len(row_ids) else np.zeros(0, np.int64)
         touched = [(file, int(counts[file])) for file in np.flatnonzero(counts).tolist()]
         for file, _ in touched:
-            path = files.path(file)
-            try:
-                found = FileIdentity.of(os.stat(path))
-            except OSError:
-                continue  # opening it says what is wrong, if it has to be read
-            check_identity(path, files.identity(file), found)
+            check_kept(files.path(file), files.identity(file))
         return touched
 
     def _read_together(self, small: KeptRows, touched: list[tuple[int, int]]) -> None:
