@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import TypeGuard
 
 from ray_h5.errors import OptionError
 
 __all__ = ["as_integer", "is_integer", "is_number"]
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Tell whether `value` is an integer, which a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -27,7 +28,7 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
     OptionError
         If it is none, or less than `least`; `instead` is what else there is to say.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+    if not is_integer(value) or (least is not None and value < least):
         bound = "" if least is None else f" of {least} or more"
         raise OptionError(f"{name}={value!r}: expected an integer{bound}{instead}")
     return int(value)

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import ReadStats
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, is_integer
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
@@ -46,9 +46,9 @@ class Tail:
     rows: int
 
     def __post_init__(self) -> None:
-        is_integer = isinstance(self.rows, int) and not isinstance(self.rows, bool)
-        if self.rule not in ("drop", "pad") or not is_integer or self.rows < 1:
+        if self.rule not in ("drop", "pad") or not is_integer(self.rows) or self.rows < 1:
             raise OptionError(f"{self}: expected 'drop' or 'pad', and 1 row or more")
+        object.__setattr__(self, "rows", int(self.rows))
 
     def apply(self, num_rows: int) -> int:
         """Return how many positions an epoch of `num_rows` rows has."""
@@ -147,7 +147,8 @@ def make_plan(
     num_rows = index.num_rows if selection is None else len(selection)
     order = make_order(index, selection, shuffle)
     row_bytes = sum(column.row_bytes for column in columns)
-    rows = choose_block_rows(row_bytes, num_rows, block_rows, num_blocks)
+    positions = num_rows if tail is None else tail.apply(num_rows)
+    rows = choose_block_rows(row_bytes, positions, block_rows, num_blocks)
     window = order.window_rows
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= _MOST_BLOCK_BYTES:
         # A chunk is then needed by one task only.

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-import numpy as np
 import ray.data
 from ray.data import FileShuffleConfig
 
@@ -112,7 +111,8 @@ def read_h5(
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one that relative paths start from.
     file_extensions : sequence of str, optional
-        Endings of the files to take from directories and globs; None takes all.
+        Endings of the files to take from directories and globs; None takes all. By default ``h5`` and ``hdf5``,
+        and what a glob matches that names an ending itself, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist.
     concurrency : int, optional
@@ -259,8 +259,7 @@ def _tail(rule: str, rows: int | None) -> Tail | None:
         return None
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    given: Any = rows
-    return Tail(cast("Any", rule), int(given) if isinstance(given, np.integer) else given)
+    return Tail(cast("Any", rule), rows)
 
 
 def _names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:

@@ -191,19 +191,9 @@ class H5Datasource(Datasource):
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
         selection = None if self._predicate is None else evaluate(self._predicate, self._predicate_table())
         columns = [self._columns[name] for name in names]
-        num_rows = self._index.num_rows if selection is None else len(selection)
-        sizes = self._block_sizes(num_rows)
-        plan = make_plan(self._index, columns, selection, self._shuffle, *sizes, self._tail)
+        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
         logger.info("plan: %s", describe(plan, self._index.group_rows))
         return plan
-
-    def _block_sizes(self, num_rows: int) -> tuple[int | None, int | None]:
-        """Return the rows of a block and the number of blocks, as far as they were asked for."""
-        rows, blocks = self._block_size
-        if blocks is None or self._tail is None:
-            return rows, blocks
-        # So many blocks hold an epoch as its tail makes it, of more rows or less than there are.
-        return choose_block_rows(1, self._tail.apply(num_rows), None, blocks), None
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
         """Return the specs of columns that a predicate names.
