@@ -57,7 +57,8 @@ class H5Dataset(BatchedDataset):
     index_dir : str, optional
         A folder that keeps what was found out about the files.
     file_extensions : sequence of str, optional
-        Endings of the files to take from folders and globs; None takes all.
+        Endings of the files to take from folders and globs; None takes all. By default ``h5`` and ``hdf5``,
+        and what a glob matches that names an ending itself, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist, as long as something is left.
     cache_size : int

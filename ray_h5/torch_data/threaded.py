@@ -175,7 +175,8 @@ class H5DataLoader(DataLoader[Any]):
                 if not in_time:
                     raise ReadTimeoutError(
                         f"nothing was read in {self.timeout} seconds (timeout={self.timeout}), of "
-                        f"{len(self.dataset)} samples of {self.dataset}"
+                        f"{len(self.dataset)} samples of {self.dataset}: see whether their disk or mount answers, or "
+                        "give it more time"
                     )
                 batches = waiting.popleft().result()
                 for group in itertools.islice(groups, 1):
