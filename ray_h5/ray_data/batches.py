@@ -11,7 +11,7 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor
 from ray.data.extensions import TensorArray, TensorDtype
 
-from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 
 Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -53,6 +53,22 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
     if isinstance(batch, pd.DataFrame):
         return _changed_frame(batch, change({name: _stacked(name, batch[name]) for name in wanted}))
     return {**batch, **change({name: batch[name] for name in wanted})}
+
+
+def with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
+    """Call with a column of the batch; an error begins with its name."""
+    if name not in batch:
+        raise UnknownColumnError(missing_message([name], batch))
+    try:
+        return call(batch[name])
+    except RayH5Error as exc:
+        raise type(exc)(f"column {name!r}: {exc}") from exc
+
+
+def missing_message(columns: Iterable[str], found: Iterable[str]) -> str:
+    """Return what an error says of columns that a batch or dataset lacks."""
+    names = ", ".join(map(repr, columns))
+    return f"no column {names}; expected it among those of the data, which are {', '.join(map(repr, found))}"
 
 
 def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ray.data.expressions import col
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
-from ray_h5 import errors
 from ray_h5.errors import (
     CorruptFileError,
     NotFittedError,
@@ -22,11 +19,10 @@ from ray_h5.errors import (
     UnknownColumnError,
 )
 from ray_h5.options import as_integer
-from ray_h5.ray_data.batches import changed, names_of
-from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
-from ray_h5.ray_data.datasource import each_row_once
+from ray_h5.ray_data.batches import changed, missing_message, names_of, with_column
+from ray_h5.ray_data.fitting import fit_moments
 from ray_h5.transforms.files import read_scalers, save_scalers
-from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy
+from ray_h5.transforms.moments import Axis, NanPolicy, check_axis, check_nan_policy
 from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
 
 if TYPE_CHECKING:
@@ -133,7 +129,7 @@ class Standardize(Preprocessor):
         self._check_fitted()
         missing = [name for name in self.columns if name not in names_of(data)]
         if missing:
-            raise UnknownColumnError(_missing(missing, names_of(data)))
+            raise UnknownColumnError(missing_message(missing, names_of(data)))
         return changed(data, self.columns, self._transform_numpy)
 
     def inverse_transform_batch(self, data: Any) -> Any:
@@ -146,7 +142,7 @@ class Standardize(Preprocessor):
         """
         self._check_fitted()
         if not set(self.columns) & set(names_of(data)):
-            raise UnknownColumnError(_missing(self.columns, names_of(data)))
+            raise UnknownColumnError(missing_message(self.columns, names_of(data)))
         return changed(data, self.columns, self._inverse_numpy)
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,21 +201,11 @@ class Standardize(Preprocessor):
         return {"udf_modifying_row_count": False}
 
     def _fit(self, ds: ray.data.Dataset) -> Standardize:
-        parts = _sampled(_selected(each_row_once(ds), self.columns), self.sample_rows, self.seed).map_batches(
-            partial(_partial_moments, columns=self.columns, axis=self.axis, nan_policy=self.nan_policy),
-            batch_size=None,
-            zero_copy_batch=True,
+        moments = fit_moments(
+            ds, self.columns, self.axis, self.nan_policy, sample_rows=self.sample_rows, seed=self.seed
         )
-        moments: dict[str, Moments] = {}
-        for row in parts.iter_rows():
-            for name, part in zip(self.columns, _decoded(row), strict=True):
-                moments[name] = (
-                    _with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part
-                )
-        if not moments:
-            raise NotFittedError("the dataset has no rows; expected some to fit on")
         self.stats_ = {
-            name: _with_column(moments, name, partial(Scaler, epsilon=self.epsilon, constant=self.constant))
+            name: with_column(moments, name, partial(Scaler, epsilon=self.epsilon, constant=self.constant))
             for name in self.columns
         }
         return self
@@ -227,11 +213,11 @@ class Standardize(Preprocessor):
     def _transform_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **batch,
-            **{name: _with_column(batch, name, self.stats_[name].transform) for name in self.columns},
+            **{name: with_column(batch, name, self.stats_[name].transform) for name in self.columns},
         }
 
     def _inverse_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: _with_column(batch, name, self.stats_[name].inverse) for name in batch}
+        return {name: with_column(batch, name, self.stats_[name].inverse) for name in batch}
 
     def _check_fitted(self) -> None:
         if not self.stats_:
@@ -277,95 +263,3 @@ def _names(columns: Any) -> list[str]:
     if len(set(listed)) < len(listed):
         raise OptionError(f"columns={columns!r}: expected each name once")
     return list(map(str, listed))
-
-
-def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:
-    """Leave nothing but the columns, and which rows they are of, to be read."""
-    schema = ds.schema(fetch_if_missing=False)
-    if schema is None:
-        # Not known without running something: the tasks find out, and read what they must.
-        return ds
-    if any(name not in schema.names for name in columns):
-        raise UnknownColumnError(_missing([name for name in columns if name not in schema.names], schema.names))
-    return ds.select_columns(list(dict.fromkeys([*columns, *_origins(schema.names)])))
-
-
-def _origins(names: Sequence[str]) -> list[str]:
-    return [spec.name for spec in (ROW_ID_SPEC, IS_PADDING_SPEC) if spec.name in names]
-
-
-def _sampled(ds: ray.data.Dataset, rows: int | None, seed: int) -> ray.data.Dataset:
-    if rows is None:
-        return ds
-    schema = ds.schema(fetch_if_missing=False)
-    if schema is not None and ROW_ID_SPEC.name in schema.names:
-        drawn = _drawn_ids(ds.select_columns(_origins(schema.names)), rows, seed)
-        return ds.filter(expr=col(ROW_ID_SPEC.name).is_in(drawn.tolist()))
-    total = ds.count()
-    return ds if total <= rows else ds.random_sample(rows / total, seed=seed)
-
-
-def _drawn_ids(ds: ray.data.Dataset, rows: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the row ids of a sample, ascending."""
-    batches = map(_without_padding, ds.iter_batches(batch_size=None))
-    ids = np.unique(np.concatenate([np.empty(0, np.int64), *(batch[ROW_ID_SPEC.name] for batch in batches)]))
-    return np.sort(np.random.default_rng(seed).choice(ids, min(rows, len(ids)), replace=False))
-
-
-def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rows that pad nothing: data that is already in memory may hold some that do."""
-    padding = batch.get(IS_PADDING_SPEC.name)
-    if padding is None or padding.dtype != np.bool_ or padding.ndim != 1 or not padding.any():
-        return batch
-    return {name: values[~padding] for name, values in batch.items()}
-
-
-def _row_ids(batch: Mapping[str, Any]) -> Any:
-    """Return the row ids of a batch, None if it has none, or the user's column of that name is something else."""
-    ids = batch.get(ROW_ID_SPEC.name)
-    return ids if ids is not None and ids.dtype.kind in "iu" and ids.ndim == 1 else None
-
-
-def _partial_moments(
-    batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
-) -> dict[str, Any]:
-    """Return the moments of a block as one row, or the error, which Ray would hide under one of its own."""
-    batch = _without_padding(batch)
-    try:
-        call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=_row_ids(batch))
-        found = [_with_column(batch, name, call) for name in columns]
-    except RayH5Error as exc:
-        return _encoded([], [type(exc).__name__, str(exc)])
-    return _encoded(found, None)
-
-
-def _encoded(moments: Sequence[Moments], error: list[str] | None) -> dict[str, Any]:
-    header = {"error": error, "parts": [[each.mean.shape, each.axis] for each in moments]}
-    values = b"".join(each.pack().tobytes() for each in moments)
-    return {"header": np.array([json.dumps(header)]), "values": np.array([values], dtype=object)}
-
-
-def _decoded(row: Mapping[str, Any]) -> Iterator[Moments]:
-    header, values = json.loads(str(row["header"])), np.frombuffer(row["values"])
-    if header["error"] is not None:
-        name, message = header["error"]
-        raise getattr(errors, name)(message)
-    for shape, axis in header["parts"]:
-        size = 3 * math.prod(shape)
-        yield Moments.unpack(values[:size].reshape(3, *shape), axis)
-        values = values[size:]
-
-
-def _with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
-    """Call with a column of the batch; an error begins with its name."""
-    if name not in batch:
-        raise UnknownColumnError(_missing([name], batch))
-    try:
-        return call(batch[name])
-    except RayH5Error as exc:
-        raise type(exc)(f"column {name!r}: {exc}") from exc
-
-
-def _missing(columns: Sequence[str], found: Any) -> str:
-    names = ", ".join(map(repr, columns))
-    return f"no column {names}; expected it among those of the data, which are {', '.join(map(repr, found))}"
