@@ -81,14 +81,14 @@ def _against_plain(workload: Workload, workers: int, turns: int) -> list[Result]
             None,
         ),
         "loader, kept nothing": (
-            loader(files, _BATCH_SIZE, columns=fields, threads=workers or None, kept_bytes=0),
+            loader(files, _BATCH_SIZE, columns=fields, threads=workers, kept_bytes=0),
             None,
         ),
         "create_optimized": (
             create_optimized_dataloader(files, _BATCH_SIZE, workers, 0, 1, load_fields=fields, cache_size=0),
             10,
         ),
-        "loader": (loader(files, _BATCH_SIZE, columns=fields, threads=workers or None), 10),
+        "loader": (loader(files, _BATCH_SIZE, columns=fields, threads=workers), 10),
     }
     for each, _ in ours.values():
         verify_rows(workload.paths, _COLUMNS, each)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from ray_h5.options import as_integer
+from ray_h5.torch_data.kept import take_rows
 
 
 class SampleCache:
@@ -86,16 +88,22 @@ class SampleCache:
         """
         self._own()
         with self._lock:
-            slots = np.array([self._slots.get(index, -1) for index in indices.tolist()], np.int64)
+            wanted = indices.tolist()
+            slots = np.array([*map(self._slots.get, wanted, repeat(-1))], np.int64)
+            missing = np.flatnonzero(slots < 0)
+            self.hits += len(slots) - len(missing)
+            self.misses += len(missing)
+            if not len(missing):
+                deque(map(self._slots.move_to_end, wanted), maxlen=0)
+                for name, array in out.items():
+                    take_rows(self._columns[name], slots, array)
+                return missing
             here = np.flatnonzero(slots >= 0)
             for index in indices[here].tolist():
                 self._slots.move_to_end(index)
-            self.hits += len(here)
-            self.misses += len(slots) - len(here)
-            if len(here):
-                for name, array in out.items():
-                    _gather(self._columns[name], slots[here], array, here)
-        return np.flatnonzero(slots < 0)
+            for name, array in out.items() if len(here) else ():
+                array[here] = self._columns[name][slots[here]]
+        return missing
 
     def add(self, indices: np.ndarray, out: Mapping[str, np.ndarray], places: np.ndarray) -> None:
         """Keep ``indices[places]``, whose values lie at `places` of `out`."""
@@ -114,10 +122,11 @@ class SampleCache:
         """Count and order samples as `fetch` and `add` do, where something else has their values in memory."""
         self._own()
         with self._lock:
-            for index in indices.tolist():
-                here = index in self._slots
-                self.hits += here
-                self.misses += not here
+            wanted = indices.tolist()
+            hits = sum(map(self._slots.__contains__, wanted))
+            self.hits += hits
+            self.misses += len(wanted) - hits
+            for index in wanted:
                 self._slot_for(index)
 
     def clear(self) -> None:
@@ -131,14 +140,15 @@ class SampleCache:
         }
 
     def _slot_for(self, index: int) -> int:
-        if index in self._slots:
-            self._slots.move_to_end(index)
-            return self._slots[index]
-        if len(self._slots) < self.max_samples:
-            slot = len(self._slots)
-        else:
-            _, slot = self._slots.popitem(last=False)
-        self._slots[index] = slot
+        slots = self._slots
+        slot = slots.get(index)
+        if slot is not None:
+            slots.move_to_end(index)
+            return slot
+        slot = len(slots)
+        if slot >= self.max_samples:
+            _, slot = slots.popitem(last=False)
+        slots[index] = slot
         return slot
 
     def _own(self) -> None:
@@ -157,11 +167,3 @@ class SampleCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SampleCache, (self.max_samples,)
-
-
-def _gather(kept: np.ndarray, slots: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-    """Do ``out[places] = kept[slots]``, without a copy in between where everything comes from the cache."""
-    if len(places) == len(out):
-        np.take(kept, slots, axis=0, out=out, mode="clip")  # "raise", the default, would copy
-    else:
-        out[places] = kept[slots]

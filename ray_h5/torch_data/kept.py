@@ -9,13 +9,28 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import get_worker_info
 
+from ray_h5.hdf5.buffers import as_bytes
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
 
+_WORDS = (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.int16))
+_TOGETHER_BYTES = 1 << 20
+"""Less than that takes one thread no longer than to wake up others."""
+
 Read = Callable[[Mapping[Any, np.ndarray], np.ndarray, np.ndarray], None]
 """Reads columns of some rows into some places of arrays."""
+
+
+class _Threads(threading.local):
+    of_torch = True
+
+
+_threads = _Threads()
+# A forked process has none of the threads that OpenMP thinks it has, and would wait for them for ever.
+os.register_at_fork(after_in_child=lambda: setattr(_Threads, "of_torch", False))
 
 
 class KeptRows:
@@ -71,9 +86,34 @@ class KeptRows:
     def _copy(self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None) -> None:
         for name, kept in self.columns.items():
             if places is None and len(rows) == len(out[name]):
-                np.take(kept, rows, axis=0, out=out[name], mode="clip")  # "raise", the default, would copy
+                take_rows(kept, rows, out[name])
             else:
                 out[name][slice(len(rows)) if places is None else places] = kept[rows]
+
+
+def take_rows(kept: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """Do ``out[:] = kept[rows]``, by the threads that torch has for one operation where that pays.
+
+    Parameters
+    ----------
+    kept : numpy.ndarray
+        C-contiguous, as is `out`.
+    rows : numpy.ndarray
+        int64, not negative.
+    out : numpy.ndarray
+        Of the dtype and row shape of `kept`.
+    """
+    word = next((each for each in _WORDS if kept.strides[0] % each.itemsize == 0), None)
+    if word is None or out.nbytes < _TOGETHER_BYTES or kept.dtype.hasobject or not _threads.of_torch:
+        np.take(kept, rows, axis=0, out=out, mode="clip")  # "raise", the default, would copy
+        return
+    source, target = (torch.from_numpy(as_bytes(each).view(word).reshape(len(each), -1)) for each in (kept, out))
+    torch.index_select(source, 0, torch.from_numpy(rows), out=target)
+
+
+def read_alone() -> None:
+    """Let this thread take rows by itself: it is one of several that read."""
+    _threads.of_torch = False
 
 
 def check_kept(path: str, expected: FileIdentity) -> None:

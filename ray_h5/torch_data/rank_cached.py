@@ -14,6 +14,7 @@ from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.torch_data.batched import BatchedDataset, Many
+from ray_h5.torch_data.kept import take_rows
 from ray_h5.torch_data.lazy import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
@@ -158,7 +159,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
             return [self._sample([tensor[i] for tensor in self._tensors]) for i in wanted.tolist()]
         arrays = self._new_batch(len(wanted))
         for tensor, array in zip(self._tensors, arrays.values(), strict=True):
-            np.take(tensor.numpy(), wanted, axis=0, out=array, mode="clip")  # "raise", the default, would copy
+            take_rows(tensor.numpy(), wanted, array)
         return batch_of(arrays, Pair(map(tensor_over, arrays.values())), pair_of)
 
     def _new_batch(self, count: int) -> dict[int, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan
@@ -21,6 +22,7 @@ MOST_KEPT_BYTES = 512 << 20
 """What stays in memory by default: as much a file as people give its chunk cache, but not without an end."""
 
 _MAX_READERS = 32
+_MOST_STATES = 4096
 _SMALL_ROW_BYTES = 4 << 10
 """Rows of less cost more to find in a file than to read: all of a file are read together."""
 
@@ -55,6 +57,8 @@ class RowSource:
         self._small: KeptRows | None = None
         self._large: KeptRows | None = None
         self._asked = np.zeros(len(self.plan.files), np.int64)
+        self._read_whole: set[int] = set()
+        self._states: dict[int, tuple[str, FileIdentity]] = {}
 
     @property
     def num_rows(self) -> int:
@@ -131,15 +135,21 @@ class RowSource:
         counts = np.bincount(files.files_of(row_ids)) if len(row_ids) else np.zeros(0, np.int64)
         touched = [(file, int(counts[file])) for file in np.flatnonzero(counts).tolist()]
         for file, _ in touched:
-            check_kept(files.path(file), files.identity(file))
+            if file not in self._states:
+                if len(self._states) >= _MOST_STATES:
+                    self._states.clear()
+                self._states[file] = files.path(file), files.identity(file)
+            check_kept(*self._states[file])
         return touched
 
     def _read_together(self, small: KeptRows, touched: list[tuple[int, int]]) -> None:
         starts = self.plan.files.starts
         for file, asked in touched:
+            if file in self._read_whole:
+                continue
             start, stop = int(starts[file]), int(starts[file + 1])
             self._asked[file] += asked
-            if self._asked[file] * _TOGETHER_AFTER < stop - start or small.there[start:stop].all():
+            if self._asked[file] * _TOGETHER_AFTER < stop - start:
                 continue
             with small.filling:
                 rows = np.flatnonzero(~small.there[start:stop])
@@ -149,6 +159,7 @@ class RowSource:
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
                     self._reader(file).read_into(parts, rows)
                     small.add(start + rows, parts)
+                self._read_whole.add(file)
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         files = self.plan.files

@@ -247,10 +247,12 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
             f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
         )
     found = found.astype(np.int64, copy=False)
-    outside = (found < -length) | (found >= length)
-    if outside.any():
-        check_index(int(found[outside][0]), length, where)
-    return np.where(found < 0, found + length, found)
+    if not found.size:
+        return found
+    least = found.min()
+    if least < -length or found.max() >= length:
+        check_index(int(found[(found < -length) | (found >= length)][0]), length, where)
+    return np.where(found < 0, found + length, found) if least < 0 else found
 
 
 def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:

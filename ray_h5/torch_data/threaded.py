@@ -17,6 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.kept import read_alone
 from ray_h5.torch_data.samplers import OrderSampler, check_between_batches
 
 _READ_BYTES = 16 << 20
@@ -166,7 +167,7 @@ class H5DataLoader(DataLoader[Any]):
     def _in_threads(self, read: Callable[[list[list[int]]], list[_Read]]) -> Iterator[list[_Read]]:
         waiting: deque[Future[list[_Read]]] = deque()
         groups, in_time = self._groups(), True
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader")
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=read_alone)
         try:
             for group in itertools.islice(groups, self.threads + 1):
                 waiting.append(pool.submit(read, group))

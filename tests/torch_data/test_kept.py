@@ -1,0 +1,147 @@
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from ray_h5.torch_data import CombinedHDF5Dataset, kept, loader
+from ray_h5.torch_data.cache import SampleCache
+from ray_h5.torch_data.kept import read_alone, take_rows
+
+DTYPES = [
+    "?",
+    "i1",
+    "u1",
+    "i2",
+    "u2",
+    "f2",
+    "i4",
+    "f4",
+    "u8",
+    "f8",
+    "c8",
+    "c16",
+    "S3",
+    "V5",
+    [("a", "<i2"), ("b", "u1")],
+]
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    shape=st.lists(st.integers(0, 5), max_size=2),
+    rows=st.lists(st.integers(0, 6), max_size=9),
+)
+def test_rows_are_taken_as_numpy_takes_them(dtype, shape, rows):
+    dtype = np.dtype(dtype)
+    count = 7 * int(np.prod(shape))
+    held = np.random.default_rng(0).integers(0, 2 if dtype == "?" else 256, count * dtype.itemsize, np.uint8)
+    held = held.view(dtype).reshape(7, *shape) if count else np.zeros((7, *shape), dtype)
+    wanted = np.array(rows, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        for least in (1, 1 << 40):
+            patch.setattr(kept, "_TOGETHER_BYTES", least)
+            out = np.zeros((len(rows), *shape), dtype)
+            take_rows(held, wanted, out)
+            assert out.tobytes() == held[wanted].tobytes()
+
+
+@pytest.fixture
+def selections(monkeypatch):
+    """The threads in which torch took rows."""
+    threads, select = [], torch.index_select
+
+    def noted(*args, **options):
+        threads.append(threading.current_thread().name)
+        return select(*args, **options)
+
+    monkeypatch.setattr(kept, "_TOGETHER_BYTES", 1)
+    monkeypatch.setattr(torch, "index_select", noted)
+    return threads
+
+
+def test_threads_that_read_ahead_take_rows_by_themselves(files, selections):
+    for threads in (0, 2):
+        batches = loader(files, 8, threads=threads)
+        for _ in range(2):  # the second epoch comes from memory
+            assert sum(len(batch["epoch"]) for batch in batches) == 60
+    assert set(selections) == {threading.current_thread().name}
+    assert len(selections) >= 8
+
+
+def test_read_alone_holds_for_one_thread(selections):
+    held, rows, out = np.arange(12.0).reshape(4, 3), np.array([3, 0]), np.empty((2, 3))
+    thread = threading.Thread(target=lambda: (read_alone(), take_rows(held, rows, out)))
+    thread.start()
+    thread.join()
+    assert (selections, out.tolist()) == ([], [[9, 10, 11], [0, 1, 2]])
+    take_rows(held, rows, out)
+    assert len(selections) == 1
+
+
+FORKS = """
+import os
+import numpy as np
+import torch
+from ray_h5.torch_data.kept import take_rows
+
+torch.set_num_threads(2)
+held, rows = np.arange(4 << 20, dtype=np.float64).reshape(512, -1), np.arange(0, 512, 2)
+out = np.empty((256, held.shape[1]))
+take_rows(held, rows, out)  # OpenMP has its threads now
+out[:] = 0
+pid = os.fork()
+take_rows(held, rows, out)
+assert np.array_equal(out, held[rows])
+if pid:
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True, timeout=100)
+
+
+@given(
+    size=st.integers(1, 6),
+    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12),
+    noted=st.booleans(),
+)
+def test_the_cache_keeps_what_was_used_last(size, batches, noted):
+    cache, model, hits = SampleCache(size), OrderedDict(), 0
+    for batch in batches:
+        indices = np.array(batch)
+        hits += sum(index in model for index in batch)
+        if noted:
+            cache.note(indices)
+        else:
+            out = {"x": np.full(len(batch), -1)}
+            missing = cache.fetch(indices, out)
+            assert missing.tolist() == [place for place, index in enumerate(batch) if index not in model]
+            out["x"][missing] = indices[missing]
+            cache.add(indices, out, missing)
+            assert out["x"].tolist() == batch
+            for index in batch:
+                if index in model:
+                    model.move_to_end(index)
+        for index in batch if noted else indices[missing].tolist()[-size:]:
+            model.pop(index, None)
+            model[index] = True
+            if len(model) > size:
+                model.popitem(last=False)
+        assert [index for index in range(10) if index in cache] == sorted(model)
+        assert (cache.hits, len(cache)) == (hits, len(model))
+
+
+def test_a_warm_cache_gives_what_was_read(files):
+    dataset = CombinedHDF5Dataset(files, cache_size=60, kept_bytes=0)
+    first, again = (list(DataLoader(dataset, batch_size=60)) for _ in range(2))
+    assert dataset.get_stats()["cache_hits"] == 60
+    for name, values in first[0].items():
+        assert values == again[0][name] if name == "guid" else torch.equal(values, again[0][name])
