@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column,
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
 __all__ = ["SpecAugment"]
+
+_Span: TypeAlias = "tuple[int, Any, Any]"
+"""One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +110,10 @@ class SpecAugment(Augmentation):
             return array
         shared = as_numpy(array) if is_tensor(array) else array
         states = self._states(array if shared is None else shared, keys)
-        times, freqs = self._masks(states, *(0 if axis is None else array.shape[axis] for axis in axes))
+        spans = self._spans(states, array.shape, axes)
         if shared is None:
-            return _fill_tensor(array, times, freqs, axes, self.mask_value)
-        masked = _fill_array(shared, times, freqs, axes, self.mask_value)
+            return _fill_tensor(array, spans, self.mask_value)
+        masked = _fill_array(shared, spans, self.mask_value)
         return masked if shared is array else _as_tensor(masked)
 
     def _check_dtype(self, array: Any) -> None:
@@ -146,14 +150,18 @@ class SpecAugment(Augmentation):
             )
         return position
 
-    def _masks(self, states: Words, times: int, freqs: int) -> tuple[Words, Words]:
-        """Return what is masked: (n, times) and (n, freqs) of bool."""
+    def _spans(self, states: Words, shape: Sequence[int], axes: tuple[int | None, int | None]) -> list[_Span]:
+        """Return the masks along the axes of time and frequency."""
         words = words_of(states, 0, 1 + 2 * (self.num_time_masks + self.num_freq_masks))
-        chosen, first_freq = chance(words[:, 0], self.p), 1 + 2 * self.num_time_masks
-        return (
-            _mask(words[:, 1:first_freq], chosen, self.time_mask_param, times),
-            _mask(words[:, first_freq:], chosen, self.freq_mask_param, freqs),
-        )
+        chosen = chance(words[:, 0], self.p)
+        params = (self.time_mask_param, self.freq_mask_param)
+        first, spans = 1, []
+        for axis, param, number in zip(axes, params, (self.num_time_masks, self.num_freq_masks), strict=True):
+            if axis is not None:
+                of_axis = _spans_of(words[:, first : first + 2 * number], chosen, param, shape[axis])
+                spans += [(axis, start, width) for start, width in of_axis]
+            first += 2 * number
+        return spans
 
 
 def _holds(dtype: Any, value: Any) -> bool:
@@ -169,34 +177,28 @@ def _holds(dtype: Any, value: Any) -> bool:
     return bool(np.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max)
 
 
-def _mask(words: Words, chosen: Words, param: int, size: int) -> Words:
-    """Return (n, size) of bool: the union of masks, each made from two words of a row."""
-    positions: Any = np.arange(size)
-    masked: Any = np.zeros((len(words), size), dtype=bool)
-    if is_tensor(words):
-        import torch
-
-        positions = torch.arange(size, device=words.device)
-        masked = torch.zeros((len(words), size), dtype=torch.bool, device=words.device)
+def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[Any, Any]]:
+    """Return where masks start and how wide they are, each made from two words of a row."""
+    spans = []
     left: Any = chosen * (size - 1)
     for word in range(0, words.shape[1], 2):
         width = below(words[:, word], param + 1)
         # Rows that are not chosen have nothing left, like those whose masks have used it up.
         width = width - (width - left) * (width > left)
-        start = below(words[:, word + 1], size + 1 - width)
-        masked |= (positions >= start[:, None]) & (positions < (start + width)[:, None])
+        spans.append((below(words[:, word + 1], size + 1 - width), width))
         left = left - width
-    return masked
+    return spans
 
 
-def _fill_array(
-    array: np.ndarray[Any, Any], times: Any, freqs: Any, axes: tuple[int | None, int | None], value: float | str
-) -> np.ndarray[Any, Any]:
-    fill = _means(array) if value == "mean" else np.full(len(array), value, dtype=array.dtype)
-    out = _copy(array) if axes[0] is None else _with_times(array, times, axes[0], fill)
-    if axes[1] is not None:
-        rows, positions = np.nonzero(freqs)
-        np.moveaxis(out, axes[1], 1)[rows, positions] = fill[rows].reshape(-1, *[1] * (array.ndim - 2))
+def _fill_array(array: np.ndarray[Any, Any], spans: list[_Span], value: float | str) -> np.ndarray[Any, Any]:
+    fill = _means(array) if value == "mean" else None
+    out = _copy(array)
+    for axis, start, width in spans:
+        # The masked positions of all rows by one assignment: booleans would be as many as there are values.
+        rows = np.repeat(np.arange(len(array)), width)
+        positions = np.arange(len(rows)) + np.repeat(start - (np.cumsum(width) - width), width)
+        filled = value if fill is None else fill[rows].reshape(-1, *[1] * (array.ndim - 2))
+        np.moveaxis(out, axis, 1)[rows, positions] = filled
     return out
 
 
@@ -215,28 +217,16 @@ def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return means.astype(array.dtype)
 
 
-def _with_times(array: np.ndarray[Any, Any], times: Any, axis: int, fill: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    # Bits, and then or: with the copy in the same pass, half of what a copy and a masked write cost.
-    bits = np.dtype(f"u{array.dtype.itemsize}")
-    out = empty(array.shape, bits)
-    np.bitwise_and(array.view(bits), _along(np.where(times, 0, ~bits.type(0)), axis, array.ndim), out=out)
-    if fill.view(bits).any():
-        out |= _along(np.where(times, fill.view(bits)[:, None], bits.type(0)), axis, array.ndim)
-    return out.view(array.dtype)
-
-
-def _along(mask: Any, axis: int, ndim: int) -> Any:
-    """Give (n, size) the axes of a batch."""
-    return mask.reshape(len(mask), *[mask.shape[1] if axis == each else 1 for each in range(1, ndim)])
-
-
-def _fill_tensor(array: Any, times: Any, freqs: Any, axes: tuple[int | None, int | None], value: float | str) -> Any:
+def _fill_tensor(array: Any, spans: list[_Span], value: float | str) -> Any:
     import torch
 
-    found = [
-        _along(mask, axis, array.ndim) for mask, axis in zip((times, freqs), axes, strict=True) if axis is not None
-    ]
-    masked = found[0] | found[-1]
+    masked = torch.zeros([1] * array.ndim, dtype=torch.bool, device=array.device)
+    for axis, start, width in spans:
+        positions = torch.arange(array.shape[axis], device=array.device)
+        inside = (positions >= start[:, None]) & (positions < (start + width)[:, None])
+        masked = masked | inside.reshape(
+            len(array), *[size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
+        )
     if value != "mean":
         return array.masked_fill(masked, value)
     mean = torch.nanmean if array.is_floating_point() else torch.mean

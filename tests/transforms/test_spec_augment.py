@@ -352,3 +352,10 @@ def test_the_masks_of_a_version_are_those_of_the_next():
 
 
 GOLDEN = [130, 95, 96, 0]
+
+
+@pytest.mark.parametrize("empty", [np.zeros((0, 43, 300)), torch.zeros(0, 43, 300), torch.zeros(0, 43, 300).bfloat16()])
+@pytest.mark.parametrize("mask_value", [0.0, "mean"])
+def test_a_batch_without_rows_stays_one(empty, mask_value):
+    augmented = SpecAugment("x", mask_value=mask_value).apply_batch(empty, np.empty(0, np.uint64))
+    assert (tuple(augmented.shape), augmented.dtype) == ((0, 43, 300), empty.dtype)
