@@ -6,6 +6,7 @@ import functools
 import glob
 import heapq
 import itertools
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,9 @@ from typing import NamedTuple, cast
 
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from ray_h5.errors import NotFoundError, OptionError
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+
+logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 
@@ -70,6 +73,8 @@ def expand_paths(
     ------
     NotFoundError
         Listing every path that does not exist, or where nothing is found at all.
+    NotReadableError
+        If a directory cannot be listed. One below it that cannot is left out, with a warning in the log.
     OptionError
         If an argument is of another kind than said above.
     """
@@ -175,6 +180,10 @@ def _candidates(path: str, by_glob: bool) -> list[_Found] | None:
     names an extension matches it.
     """
     if os.path.isdir(path):
+        try:
+            os.scandir(path).close()
+        except OSError as exc:
+            raise NotReadableError(f"{path}: this folder cannot be listed: {exc.strerror}") from exc
         return list(_walk([path]))
     if os.path.lexists(path):
         return [_Found(path, path, chosen=True)]
@@ -254,11 +263,13 @@ def _descend(tops: Iterable[str]) -> Iterator[tuple[_Found, list[os.DirEntry[str
 
 
 def _listed(folder: str) -> tuple[list[os.DirEntry[str]], list[os.DirEntry[str]]]:
-    """Return the folders and the files in `folder`, if it can be listed at all."""
+    """Return the folders and the files in `folder`."""
     try:
         with os.scandir(folder) as entries:
             shown = [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError:
+    except OSError as exc:
+        # Many a disk has such a folder at its top (lost+found), with nothing in it for anybody.
+        logger.warning("%s: this folder cannot be listed, and is left out: %s", folder, exc.strerror)
         return [], []
     # `DirEntry.is_dir` would raise at a link in a circle, but asks for no `stat` of what is no link.
     are_folders = [os.path.isdir(entry) if entry.is_symlink() else entry.is_dir() for entry in shown]

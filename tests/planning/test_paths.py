@@ -1,10 +1,11 @@
+import os
 import pathlib
 
 import fsspec
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from ray_h5.errors import NotFoundError, OptionError
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.planning.paths import expand_paths, is_local_only, natural_key
 
 
@@ -235,3 +236,28 @@ def test_hidden_files_are_found_by_name_alone(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFoundError, match=r"found no HDF5 file in '.*empty': there are no files"):
         expand_paths(tmp_path / "empty")
+
+
+@pytest.fixture
+def closed(folder, monkeypatch):
+    """A folder that may not be listed, also by who runs the tests as root."""
+    scan, path = os.scandir, str(folder / "sub")
+
+    def checked(where="."):
+        if os.fspath(where) == path:
+            raise PermissionError(13, "Permission denied", path)
+        return scan(where)
+
+    monkeypatch.setattr(os, "scandir", checked)
+    return path
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(closed):
+    with pytest.raises(NotReadableError, match=f"{closed}: this folder cannot be listed: Permission denied"):
+        expand_paths(closed)
+
+
+@pytest.mark.parametrize("pattern", ["", "/*", "/**/*.h5"])
+def test_a_folder_below_that_cannot_be_listed_is_not_left_out_silently(folder, closed, caplog, pattern):
+    assert names(expand_paths(f"{folder}{pattern}", None), folder)[-1].startswith(("f10.h5", "notes.txt"))
+    assert f"{closed}: this folder cannot be listed, and is left out: Permission denied" in caplog.text
