@@ -64,7 +64,7 @@ class ColumnSpec:
                 f"{layout.where} holds an array of {values} a row, of shape {layout.row_shape}; read_h5 and H5Dataset "
                 f"deliver arrays of numbers and booleans only. RowReader reads it; or write {instead}."
             )
-        if _has_long_double(layout.dtype):
+        if has_long_double(layout.dtype):
             raise UnsupportedColumnError(
                 f"{layout.where} has dtype {layout.dtype}, whose long doubles Arrow and torch lack. RowReader reads "
                 "it; or write them as float64 (complex128)."
@@ -116,7 +116,7 @@ class ColumnSpec:
             return replace(self, as_bytes=True)
         if self.kind not in TENSOR_KINDS:
             raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
-        if wanted.kind not in "biufc" or _has_long_double(wanted):
+        if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
@@ -183,8 +183,9 @@ def _is_utf8(value: object) -> bool:
         return False
 
 
-def _has_long_double(dtype: np.dtype) -> bool:
+def has_long_double(dtype: np.dtype) -> bool:
+    """Tell whether values are, or hold, long doubles, which Arrow and torch lack."""
     if dtype.names is not None:
-        return any(_has_long_double(dtype[name]) for name in dtype.names)
+        return any(has_long_double(dtype[name]) for name in dtype.names)
     element = dtype.subdtype[0] if dtype.subdtype else dtype
     return element.kind in "fc" and real_dtype(element).itemsize > 8

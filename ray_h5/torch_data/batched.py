@@ -27,9 +27,9 @@ class BatchedDataset(Dataset[Any]):
     def __getitem__(self, index: SupportsIndex | slice | Many) -> Any:
         """Return a sample; of a list, an array or a slice of indices the batch that ``default_collate`` makes."""
         if isinstance(index, slice):
-            return default_collate(self.__getitems__(range(*index.indices(len(self)))))
+            return _batch(self.__getitems__(range(*index.indices(len(self)))))
         if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
-            return default_collate(self.__getitems__(index))
+            return _batch(self.__getitems__(index))
         one = cast("SupportsIndex", index)
         if _own_batches(type(self)) and not _own_samples(type(self)):
             return self.__getitems__([operator.index(one)])[0]
@@ -48,6 +48,11 @@ class BatchedDataset(Dataset[Any]):
     def _several(self, indices: Many) -> Sequence[Any]:
         """Return some samples."""
         raise NotImplementedError
+
+
+def _batch(samples: Sequence[Any]) -> Any:
+    # Of no samples torch's collate cannot tell what they are like.
+    return default_collate(samples) if len(samples) else getattr(samples, "whole", samples)
 
 
 def is_changed(dataset: BatchedDataset) -> bool:

@@ -93,6 +93,8 @@ class SampleCache:
             missing = np.flatnonzero(slots < 0)
             self.hits += len(slots) - len(missing)
             self.misses += len(missing)
+            if not len(wanted):
+                return missing
             if not len(missing):
                 deque(map(self._slots.move_to_end, wanted), maxlen=0)
                 for name, array in out.items():

@@ -108,7 +108,7 @@ def take_rows(kept: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         np.take(kept, rows, axis=0, out=out, mode="clip")  # "raise", the default, would copy
         return
     source, target = (torch.from_numpy(as_bytes(each).view(word).reshape(len(each), -1)) for each in (kept, out))
-    torch.index_select(source, 0, torch.from_numpy(rows), out=target)
+    torch.index_select(source, 0, torch.from_numpy(np.require(rows, requirements=["C", "W"])), out=target)
 
 
 def read_alone() -> None:

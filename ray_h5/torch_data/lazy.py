@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning.schema import has_long_double
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
 from ray_h5.torch_data.samples import Pair, as_python, batch_of, check_index, check_indices, pair_of, to_torch
@@ -251,9 +252,12 @@ def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
             raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values, which cannot be cast")
         return np.dtype(object) if layout.kind == "string" else layout.dtype
     try:
-        return layout.dtype if wanted is None else np.dtype(wanted).newbyteorder("=")
+        dtype = layout.dtype if wanted is None else np.dtype(wanted).newbyteorder("=")
     except TypeError as exc:
         raise OptionError(f"{wanted!r} for column {layout.name!r} is no dtype of numpy") from exc
+    if has_long_double(dtype):
+        raise UnsupportedColumnError(f"{layout.where}: torch has no long doubles ({dtype}); read them as float64")
+    return dtype
 
 
 def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:

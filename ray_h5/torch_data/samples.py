@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.errors import OptionError, RowIndexError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data.transport import pack, slot_of, unpack
+
+_MAX_LISTED = 5
 
 
 class Sample(dict[str, Any]):
@@ -198,7 +200,20 @@ def _arrived_sample(names: list[str], *packed: Any) -> Sample:
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
         return batch.whole if batch.slot is None else SentSample(batch.whole, batch.slot)
-    return Sample((name, collate([each[name] for each in batch], collate_fn_map=collate_fn_map)) for name in batch[0])
+    return Sample((name, _stacked(name, [each[name] for each in batch], collate_fn_map)) for name in batch[0])
+
+
+def _stacked(name: str, values: list[Any], collate_fn_map: Any) -> Any:
+    try:
+        return collate(values, collate_fn_map=collate_fn_map)
+    except RuntimeError as exc:
+        shapes = sorted({np.shape(each) for each in values})
+        if len(shapes) < 2:
+            raise
+        raise SchemaMismatchError(
+            f"column {name!r}: samples of shapes {', '.join(map(str, shapes[:_MAX_LISTED]))} do not make one tensor; "
+            "cut or fill them to one shape in a transform, or keep them as a list with a collate_fn"
+        ) from exc
 
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -239,19 +254,23 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
     Raises
     ------
     OptionError
-        If they are no integers: a mask, or numbers with a fraction, would be other samples.
+        If they are no integers along one axis: a mask, or numbers with a fraction, would be other samples.
     """
     found = np.asarray(indices)
     if found.dtype.kind not in "iu" and found.size:
         raise OptionError(
             f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
         )
-    found = found.astype(np.int64, copy=False)
+    if found.ndim != 1:
+        raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}")
     if not found.size:
-        return found
-    least = found.min()
-    if least < -length or found.max() >= length:
-        check_index(int(found[(found < -length) | (found >= length)][0]), length, where)
+        return found.astype(np.int64)
+    # As Python's integers: int64 does not have all of uint64.
+    least, most = int(found.min()), int(found.max())
+    if least < -length or most >= length:
+        for index in found.tolist():
+            check_index(index, length, where)
+    found = found.astype(np.int64, copy=False)
     return np.where(found < 0, found + length, found) if least < 0 else found
 
 

@@ -44,7 +44,8 @@ class H5DataLoader(DataLoader[Any]):
     dataset : H5Dataset
         The samples.
     batch_size : int, optional
-        Samples of a batch.
+        Samples of a batch. None, as in a `DataLoader`, for a sampler whose items are batches themselves, or for single
+        samples; each is then read when it is asked for.
     sampler : Sampler of int, optional
         Which samples, in which order. The state of an `OrderSampler` whose stretch is a batch tells
         what was delivered, not what was read ahead.
@@ -122,6 +123,8 @@ class H5DataLoader(DataLoader[Any]):
         order.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
+        if self.batch_sampler is None:
+            return (self._pinned(self.collate_fn(self.dataset[item])) for item in self.sampler)
         finish: Callable[[Any], Any]
         if is_changed(self.dataset):
             reads: Iterable[list[_Read]] = map(self._not_read, self._groups())

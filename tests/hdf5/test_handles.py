@@ -622,3 +622,12 @@ def test_another_name_of_a_column_is_not_listed(tmp_path):
     assert sorted(reader.columns) == ["obs/y", "x"]
     assert list(reader.read(["/x", "./obs/y"])) == ["/x", "./obs/y"]
     assert sorted(RowReader(path).columns) == sorted(reader.columns) == ["obs/y", "x"]
+
+
+def test_an_array_that_cannot_be_written_to_is_no_place_to_read_into(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+    out = np.zeros(4, np.int64)
+    out.flags.writeable = False
+    with pytest.raises(OptionError, match="found one that cannot be written to"):
+        RowReader(tmp_path / "a.h5").read_into({"x": out}, slice(None))

@@ -113,7 +113,7 @@ def test_ctrl_c_leaves_no_process(folder, capsys):
 
 @pytest.mark.parametrize(
     ("epochs", "kill_every"),
-    [pytest.param(12, 4, id="short"), pytest.param(200, 10, id="200", marks=pytest.mark.nightly)],
+    [pytest.param(8, 4, id="short"), pytest.param(200, 10, id="200", marks=pytest.mark.nightly)],
 )
 def test_soak(play, capsys, epochs, kill_every):
     result = play("soak", limit_s=100 + 10 * epochs, nodes=2, epochs=epochs, kill_every=kill_every)
