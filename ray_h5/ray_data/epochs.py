@@ -98,6 +98,7 @@ class Board:
         self._tokens: dict[str, str] = {}
         self._settings: dict[str, Setting] = {}
         self._running: dict[str, Running] = {}
+        self._begun: set[tuple[str, int]] = set()
 
     def register(self, name: str, token: str) -> None:
         """Let a name mean a dataset, and no longer one that had it before."""
@@ -116,6 +117,13 @@ class Board:
     def get(self, name: str) -> tuple[Setting | None, str]:
         """Return the last setting of a name, and the token of the dataset that has it now."""
         return self._settings.get(name), self._tokens[name]
+
+    def may_go_on(self, name: str, turn: int, peeks: bool) -> bool:
+        """Tell whether an iteration begins at the position of a setting: the first one does, and those that peek."""
+        is_first = (name, turn) not in self._begun
+        if not peeks:
+            self._begun.add((name, turn))
+        return is_first
 
     def begin(self, name: str, running: Running) -> None:
         self._running[name] = running
@@ -152,7 +160,8 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
     epoch : int
         Zero or more.
     position : Position, optional
-        Where a run that ended was: the rows that it had done are not read again.
+        Where a run that ended was: the next iteration, of the dataset or of what is made of it, does not read the
+        rows again that were done. It is for that one alone; ``take`` and ``schema`` do not use it up.
     world_size : int, optional
         Workers that share the dataset; inside a training loop that is known.
 
@@ -248,7 +257,7 @@ class Epochs:
 
     def begin(self, plan: ReadPlan, context: DataContext) -> Stretch:
         """Return the epoch that this execution reads."""
-        dataset, run = running_dataset(context)
+        dataset, run, peeks = running_dataset(context)
         setting = self._setting()
         if setting is None:
             stretch = Stretch(run)
@@ -258,7 +267,7 @@ class Epochs:
                 self._obeyed[dataset] = (setting.turn, run)
                 first_run = run
             stretch = Stretch(setting.epoch + run - first_run, (), setting.world_size)
-            if setting.position is not None and run == first_run:
+            if setting.position is not None and run == first_run and self._goes_on(setting, peeks):
                 stretch = self._resumed(plan, setting.position, setting.world_size)
         logger.info("dataset %s: epoch %d, %d rows", self.name or dataset, stretch.epoch, stretch.cut(plan).num_rows)
         if self._board is not None:
@@ -283,6 +292,9 @@ class Epochs:
             )
         # It was said of the dataset that had the name before.
         return None
+
+    def _goes_on(self, setting: Setting, peeks: bool) -> bool:
+        return bool(ray.get(self._board.may_go_on.remote(self.name, setting.turn, peeks)))
 
     def _tell(self, found: Running) -> None:
         """Let it be known what the epoch that begins is like."""

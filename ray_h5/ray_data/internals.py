@@ -9,18 +9,37 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray._private.worker import global_worker
 from ray.data import DataContext, DataIterator, Dataset, Datasource
+from ray.data._internal.execution.operators.limit_operator import LimitOperator
 from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
 from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
 
-def running_dataset(context: DataContext) -> tuple[str, int]:
-    """Return which dataset is being executed, and how many times it was before.
+class Execution(NamedTuple):
+    """An execution of a dataset.
+
+    Attributes
+    ----------
+    dataset : str
+        The id of the dataset.
+    run : int
+        How many times it was executed before.
+    peeks : bool
+        Whether nothing but its first rows are wanted, as by ``take`` and ``schema``.
+    """
+
+    dataset: str
+    run: int
+    peeks: bool = False
+
+
+def running_dataset(context: DataContext) -> Execution:
+    """Return which dataset is being executed.
 
     To be called from `Datasource.get_read_tasks`. Ray tells it to nobody, but its executor knows:
     it is the one further up the stack whose context was handed to us. Each `Dataset` object has an
@@ -34,9 +53,9 @@ def running_dataset(context: DataContext) -> tuple[str, int]:
         dataset_id = getattr(executor, "_dataset_id", None)
         if isinstance(dataset_id, str) and getattr(executor, "_data_context", None) is context:
             name, _, run = dataset_id.rpartition("_")
-            return name, int(run)
+            return Execution(name, int(run), isinstance(frame.f_locals.get("dag"), LimitOperator))
         frame = frame.f_back
-    return "", context._execution_idx
+    return Execution("", context._execution_idx)
 
 
 def task_attempts() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -109,8 +110,18 @@ class TrainBatches:
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         for batch in to_device(batches, self._device):
+            if not self._rows:
+                # Now, for something else that is made of the same dataset may be iterated between two batches. What is
+                # in memory already has no epoch that is read: only who asks for a position is told.
+                with contextlib.suppress(OptionError):
+                    self._running = self._found()
             self._rows += len(next(iter(batch.values())))
             yield batch
+
+    def _found(self) -> Running | None:
+        """Return what the epoch is like; None until it begins, or once another one has."""
+        found = running(self._name) if self._has_begun else None
+        return found if found is not None and found.stretch.epoch == self._epoch else None
 
     @property
     def rows(self) -> int:
@@ -129,14 +140,12 @@ class TrainBatches:
             not begun.
         """
         if self._running is None:
-            found = running(self._name) if self._has_begun else None
-            # Until it begins, or once another one has, what is known is of another epoch.
-            if found is None or found.stretch.epoch != self._epoch:
-                raise PositionError(
-                    f"dataset {self._name!r} is not in epoch {self._epoch}: call position() after a step, while its "
-                    "batches are iterated. Where nothing is done yet, there is no need for a position."
-                )
-            self._running = found
+            self._running = self._found()
+        if self._running is None:
+            raise PositionError(
+                f"dataset {self._name!r} is not in epoch {self._epoch}: call position() after a step, while its "
+                "batches are iterated. Where nothing is done yet, there is no need for a position."
+            )
         if not self._running.in_order:
             raise PositionError(
                 f"dataset {self._name!r} is read without order, so that no position tells which rows are done. Pass "

@@ -343,3 +343,48 @@ def test_names_are_known_to_a_ray_that_is_started_anew(paths):
         [sys.executable, "-c", ANEW, paths[0]], check=False, capture_output=True, text=True, timeout=120
     )
     assert child.stdout.strip().endswith("done"), child.stderr
+
+
+def resumed(paths, name):
+    """Return a dataset that goes on after 32 rows, and the rows that it has then."""
+    ds = read(paths, name=name)
+    source, order = datasources(ds)[0], ids_of(ds)
+    set_epoch(name, 0, position=Position(7, 0, 32, 1, 32, plan_hash(source.plan())))
+    return ds, order[32:]
+
+
+def test_a_position_is_for_one_iteration_of_whatever_is_made_of_the_dataset(paths):
+    ds, rest = resumed(paths, "once")
+    assert ids_of(ds) == rest
+    assert len(set(ids_of(ds))) == 150
+    for _ in range(2):
+        assert len(set(ids_of(ds.map_batches(lambda batch: batch)))) == 150
+    assert ds.sum("row_id") == sum(range(150))
+    splits = ds.streaming_split(2, equal=False)
+    assert sum(len(ids) for ids in ray.get([ids_of_split.remote(split) for split in splits])) == 150
+    set_epoch("once", 0, position=Position(7, 0, 32, 1, 32, plan_hash(datasources(ds)[0].plan())))
+    assert ids_of(ds.map_batches(lambda batch: batch)) == rest
+    assert len(ids_of(ds)) == 150
+
+
+@ray.remote(num_cpus=0)
+def ids_of_split(split):
+    return [row["row_id"] for row in split.iter_rows()]
+
+
+def test_to_look_at_the_first_rows_does_not_use_a_position_up(paths):
+    ds, rest = resumed(paths, "looked at")
+    assert [row["row_id"] for row in ds.take(3)] == rest[:3]
+    assert ds.schema().names
+    assert ids_of(ds) == rest
+    assert len(ds.take(150)) == 150
+
+
+def test_validation_rows_of_the_same_dataset_are_all_read_when_training_went_on(paths):
+    ds = read(paths, name="both")
+    train, valid = ds.filter(expr=col("label") == 1), ds.filter(expr=col("label") != 1)
+    order = ids_of(train)
+    _, plan = plan_files(paths, columns=COLUMNS, shuffle=AUTO, predicate=arrow_where(label=1), block_rows=32)
+    set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan_hash(plan)))
+    assert ids_of(train) == order[32:]
+    assert sorted(ids_of(valid) + order) == list(range(150))
