@@ -30,6 +30,9 @@ class Augmentation(ABC):
     keeps_rows: ClassVar[bool] = True
     """A batch has as many rows after as before."""
 
+    kind: ClassVar[str]
+    """What its draws go by: classes derived from it, as Ray does, have a name of their own, and the same draws."""
+
     column: str
     salt: int
 
@@ -112,7 +115,7 @@ class Augmentation(ABC):
                 f"{type(self).__name__}({self.column!r}): {array.shape[0] if array.ndim else 'no'} rows, but keys of "
                 f"shape {tuple(words.shape)}; expected one key a row"
             )
-        return states_of(_beside(array, words), stream_id(type(self).__name__, self.column, self.salt))
+        return states_of(_beside(array, words), stream_id(self.kind, self.column, self.salt))
 
 
 def _beside(array: Any, words: Any) -> Words:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -33,7 +33,7 @@ _BLOCK_VALUES = 65_536
 """Values worked on at a time, so that they stay in a core's cache; measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class GaussianNoise(Augmentation):
     """Add normal noise of mean 0.
 
@@ -66,6 +66,8 @@ class GaussianNoise(Augmentation):
     UnsupportedColumnError
         When it is applied, if the column is not of a floating dtype.
     """
+
+    kind: ClassVar[str] = "GaussianNoise"
 
     column: str
     std: float = 0.02

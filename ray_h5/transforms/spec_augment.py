@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _Span: TypeAlias = "tuple[int, Any, Any]"
 """One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class SpecAugment(Augmentation):
     """Mask stretches of time and bands of frequency of spectrograms.
 
@@ -57,6 +57,8 @@ class SpecAugment(Augmentation):
         When it is applied, if the column is not of a real dtype, or of one that cannot hold `mask_value`, or has
         too few axes.
     """
+
+    kind: ClassVar[str] = "SpecAugment"
 
     column: str
     time_mask_param: int = 40

@@ -410,3 +410,12 @@ def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
     for batch_size in (None, 3):
         found = ds.map_batches(mask, batch_size=batch_size, zero_copy_batch=True).map_batches(noise)
         assert np.array_equal(rows_of(found, "wide"), expected)
+
+
+@pytest.mark.parametrize("kind", [SpecAugment, GaussianNoise])
+def test_ray_may_make_an_augmentation_of_its_class(signals, kind):
+    ds = read(signals, columns=["wide"], include_row_ids=True, include_row_keys=True)
+    arguments = {"time_mask_param": 8, "freq_mask_param": 2} if kind is SpecAugment else {"std": 0.5}
+    made = ds.map_batches(kind, fn_constructor_args=("wide",), fn_constructor_kwargs=arguments, concurrency=1)
+    expected = ds.map_batches(kind("wide", **arguments))
+    assert np.array_equal(rows_of(made, "wide"), rows_of(expected, "wide"))
