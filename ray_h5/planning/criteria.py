@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import PredicateError
+from ray_h5.planning.numbers import Fields, at_least, at_most, equals, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,6 @@ def row_mask() -> RowMask:
     return RowMask()
 
 
-class Fields(Protocol):
-    """A way to build expressions; all but these three is operators."""
-
-    def column(self, name: str) -> Any: ...
-    def is_in(self, name: str, values: list[Any]) -> Any: ...
-    def is_null(self, name: str) -> Any: ...
-
-
 class ArrowFields:
     """Builds expressions of pyarrow."""
 
@@ -134,9 +126,9 @@ def where(**criteria: Any) -> pc.Expression:
         ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
         the 1 and 0 of columns of numbers, and those the values of boolean columns. An empty list
-        selects no row. A float is compared in the dtype of the column, as numpy 2 does: 0.1 is the
-        0.1 of a column of float32. (float16 is compared as float32, of which no 0.1 is one of
-        float16's.)
+        selects no row. A float is compared in the dtype of a column of floats, as numpy 2 does: 0.1 is
+        the 0.1 of a column of float32. (float16 is compared as float32, of which no 0.1 is one of
+        float16's.) Columns of integers are compared exactly: to 1.5 or NaN none of them is equal.
 
     Returns
     -------
@@ -160,9 +152,8 @@ def build_where(criteria: Mapping[str, Any], fields: Fields) -> Any:
 
 def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
     if isinstance(wanted, Between):
-        column = fields.column(name)
-        ends = [_or_equal(column >= wanted.low, name, wanted.low, fields)] if wanted.low is not None else []
-        ends += [_or_equal(column <= wanted.high, name, wanted.high, fields)] if wanted.high is not None else []
+        ends = [] if wanted.low is None else [at_least(name, wanted.low, fields)]
+        ends += [] if wanted.high is None else [at_most(name, wanted.high, fields)]
         return reduce(and_, ends)
     if isinstance(wanted, (AnyEqual, RowMask)):
         return fields.column(derived_name(name, wanted)) == True  # noqa: E712  an expression
@@ -174,39 +165,21 @@ def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
         _check_scalar(
             f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
         )
-        # pyarrow compares no boolean with an integer, but looks it up among integers, and the other way round.
-        if _is_truth(value):
-            return _is_in(name, [value], fields)
-        return _or_equal(fields.column(name) == value, name, value, fields)
-    if not values:
-        return fields.is_null(name) & ~fields.is_null(name)  # no row; an empty list has no type to look up
+        return equals(name, value, fields)
     try:
-        is_plain = not pa.types.is_nested(pa.array(values).type)
+        is_plain = not pa.types.is_nested(_array(values).type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
     if not is_plain:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
-    return _is_in(name, values, fields)
+    return one_of(name, values, fields)
 
 
-def _or_equal(compared: Any, name: str, value: Any, fields: Fields) -> Any:
-    """Let a comparison with a float also hold for what equals it in the dtype of the column.
-
-    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1; but it casts
-    what it looks up to the type of the column. No value of that type lies between the two, so that either will do.
-    """
-    if not isinstance(value, float) or math.isnan(value):
-        return compared
-    return compared | _is_in(name, [value], fields)
-
-
-def _is_in(name: str, values: list[Any], fields: Fields) -> Any:
-    if not any(value == 0 and not isinstance(value, bool) for value in values):
-        return fields.is_in(name, values)
-    # What is looked up is compared bit by bit, and -0.0 is zero too.
-    if any(isinstance(value, float) for value in values):
-        return fields.is_in(name, [*values, 0.0, -0.0])
-    return fields.is_in(name, values) | fields.is_in(name, [-0.0])
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:  # pyarrow takes an integer for one of int64
+        return pa.array(values, pa.decimal128(20))
 
 
 def _values(wanted: Any) -> list[Any] | None:
@@ -220,13 +193,9 @@ def _values(wanted: Any) -> list[Any] | None:
     return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
 
 
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, int) and value in (0, 1)
-
-
 def _check_scalar(where: str, value: Any, expected: str) -> None:
     try:
-        kind = pa.scalar(value).type
+        kind = _array([value]).type
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         kind = None
     if kind is None or pa.types.is_nested(kind):

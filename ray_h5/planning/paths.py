@@ -110,7 +110,7 @@ def natural_key(path: str) -> NaturalKey:
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
     """Tell whether a path says, with ``local://``, that only the driver's node has the file."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    return any(os.fspath(each).startswith("local://") for each in given)
+    return any(os.fspath(each).lower().startswith("local://") for each in given)
 
 
 def list_paths(paths: object) -> list[PathLike]:
@@ -164,12 +164,14 @@ def _local(path: PathLike) -> str:
     if "\0" in text:
         raise OptionError(f"{text!r}: a path cannot contain a NUL character")
     if scheme := _SCHEME.match(text):
-        if scheme[1] not in {"file", "local"}:
+        if scheme[1].lower() not in {"file", "local"}:
             raise OptionError(
                 f"{text}: expected a path of a mounted file system, found {scheme[1]}://. Mount the store, or copy "
                 "the files to a disk that every node sees."
             )
         text = text[scheme.end() :]
+        if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
+            text = text.removeprefix("localhost")
     return os.path.expanduser(text)
 
 

@@ -36,9 +36,10 @@ def where(**criteria: Any) -> Expr:
         ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
         ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
-        the 1 and 0 of integer columns. A float is compared in the dtype of the column, as numpy 2
-        does: 0.1 is the 0.1 of a column of float32. (float16 is compared as float32, of which no
-        0.1 is one of float16's.)
+        the 1 and 0 of integer columns. A float is compared in the dtype of a column
+        of floats, as numpy 2 does: 0.1 is the 0.1 of a column of float32. (float16 is compared as
+        float32, of which no 0.1 is one of float16's.) Columns of integers are compared exactly: to
+        1.5 or NaN none of them is equal.
 
     Returns
     -------
@@ -104,4 +105,4 @@ def kfold(
     index = build_index(paths, columns=names, group=hdf5_group, allow_external=allow_external, index_dir=index_dir)
     fields = RayFields()
     folds = fold_groups(index, k, group, stratify, seed)
-    return [(fields.is_in(group, train), fields.is_in(group, test)) for train, test in folds]
+    return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]

@@ -135,6 +135,8 @@ def test_the_same_float_passes_in_each_criterion(tmp_path, wanted):
         (lambda: where(u=[1, "a"]), "values of one type"),
         (lambda: where(u={1, "a"}), "values of one type"),
         (lambda: where(u=[1, 10**400]), "values of one type"),
+        (lambda: where(u=[2**63, "a"]), "values of one type"),
+        (lambda: where(u=["a", 2**63]), "values of one type"),
         (lambda: where(u=[[1]]), "values of one type"),
         (lambda: between(None, None), "at least one end"),
         (lambda: between(2, 1), "the lower end comes first"),

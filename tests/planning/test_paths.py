@@ -26,6 +26,7 @@ def test_a_directory_is_searched_to_the_bottom_and_sorted_naturally(folder):
     assert names(expand_paths(folder), folder) == expected
     assert names(expand_paths(str(folder)), folder) == expected
     assert names(expand_paths([f"file://{folder}"]), folder) == expected
+    assert names(expand_paths([f"FILE://{folder}", f"file://localhost{folder}"]), folder) == expected
 
 
 def test_a_glob_takes_what_matches(folder):
@@ -206,6 +207,7 @@ def test_what_is_no_path_is_refused(paths, says):
 
 def test_local_only(folder):
     assert is_local_only(f"local://{folder}")
+    assert is_local_only(f"LOCAL://{folder}")
     assert not is_local_only([folder])
     assert len(expand_paths(f"local://{folder}")) == 5
 

@@ -132,6 +132,33 @@ def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
         assert ids_of(ds.map_batches(lambda batch: batch).filter(expr=where(f=wanted))) == [1, 4]
 
 
+@pytest.mark.parametrize(
+    ("criteria", "rows"),
+    [
+        ({"t": between(1.6e9, 1.66e9)}, [1, 2]),
+        ({"t": between(-5.5, 1.65e9)}, [0, 1, 2]),
+        ({"t": 1.65e9}, [2]),
+        ({"t": 2**63}, []),
+        ({"u": 2}, [0]),
+        ({"u": between(-1, 3)}, [0, 1]),
+        ({"u": 2**63}, [2]),
+        ({"u": np.array([3, 2**64 - 1], "u8")}, [1, 3]),
+        ({"f": [float("nan"), 1.0]}, [0]),
+    ],
+)
+def test_numbers_are_compared_exactly(tmp_path, criteria, rows):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["t"] = np.array([-5, 1_600_000_000, 1_650_000_000, 2**60 + 1])
+        file["u"] = np.array([2, 3, 2**63, 2**64 - 1], "u8")
+        file["f"] = np.array([1, np.nan, -np.nan, 2])
+    ds = ray_h5.read_h5(path, include_row_ids=True)
+    assert ids_of(ds.filter(expr=where(**criteria))) == rows
+    assert ids_of(ds.filter(expr=~where(**criteria))) == [row for row in range(4) if row not in rows]
+    # Also where Ray itself filters.
+    assert ids_of(ds.map_batches(lambda batch: batch).filter(expr=where(**criteria))) == rows
+
+
 def test_filters_around_everything(paths):
     expected = kept(paths, (col("u") > 1).to_pyarrow() & where(s=["a", "b", ""]).to_pyarrow())
     one, two = col("u") > 1, where(s=["a", "b", ""])

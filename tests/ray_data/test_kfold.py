@@ -1,6 +1,9 @@
+import h5py
+import numpy as np
 import pytest
 
 import ray_h5
+import ray_h5.torch_data
 from ray_h5.errors import OptionError, UnknownColumnError
 
 from .kit import ids_of, write_chunked
@@ -25,6 +28,20 @@ def test_folds_part_the_rows_by_group(tmp_path, stratify):
     assert sorted(tested) == list(range(150))
     again = ray_h5.kfold(paths, 3, "guid", stratify, seed=4)
     assert [str(fold) for fold in again] == [str(fold) for fold in folds]
+
+
+@pytest.mark.parametrize("numbers", [range(2**63, 2**63 + 6), [1, 2, 3, 5, 2**63, 2**64 - 1]])
+def test_groups_of_large_numbers(tmp_path, numbers):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["guid"] = np.array(numbers, "u8")
+    ds = ray_h5.read_h5(path, include_row_ids=True)
+    folds = ray_h5.kfold(path, 2, "guid", None)
+    assert sorted(row for _, test in folds for row in ids_of(ds.filter(expr=test))) == list(range(6))
+    plain = ray_h5.torch_data.kfold(path, 2, "guid", None)
+    for (_, test), (_, expected) in zip(folds, plain, strict=True):
+        chosen = ray_h5.torch_data.H5Dataset(path, predicate=expected)
+        assert ids_of(ds.filter(expr=test)) == list(chosen.row_ids(range(len(chosen))))
 
 
 def test_a_fold_combines_with_other_predicates(tmp_path):
