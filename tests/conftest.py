@@ -1,4 +1,9 @@
+import os
+
 from hypothesis import HealthCheck, settings
+
+# A worker that reports waits until it is asked, by default every 2 s.
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
 # "ci" runs the same examples each time; "nightly" looks for new ones: --hypothesis-profile=nightly
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
