@@ -58,7 +58,7 @@ def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.nd
             f"{where}: expected an array of {last + 1} or more rows of shape {layout.row_shape}, found {array.shape}"
         )
     if not array.flags.writeable:
-        raise OptionError(f"{where}: expected an array to read into, found one that cannot be written to")
+        raise OptionError(f"{where}: expected an array to read into, found one that cannot be written to; copy it")
     if places is not None and (len(places) != count or places.min(initial=0) < 0):
         raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
 

@@ -185,7 +185,9 @@ def _candidates(path: str, by_glob: bool) -> list[_Found] | None:
         try:
             os.scandir(path).close()
         except OSError as exc:
-            raise NotReadableError(f"{path}: this folder cannot be listed: {exc.strerror}") from exc
+            raise NotReadableError(
+                f"{path}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
+            ) from exc
         return list(_walk([path]))
     if os.path.lexists(path):
         return [_Found(path, path, chosen=True)]

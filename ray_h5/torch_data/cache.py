@@ -88,23 +88,16 @@ class SampleCache:
         """
         self._own()
         with self._lock:
-            wanted = indices.tolist()
-            slots = np.array([*map(self._slots.get, wanted, repeat(-1))], np.int64)
-            missing = np.flatnonzero(slots < 0)
-            self.hits += len(slots) - len(missing)
+            slots = np.array([*map(self._slots.get, indices.tolist(), repeat(-1))], np.int64)
+            here, missing = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+            self.hits += len(here)
             self.misses += len(missing)
-            if not len(wanted):
-                return missing
-            if not len(missing):
-                deque(map(self._slots.move_to_end, wanted), maxlen=0)
-                for name, array in out.items():
-                    take_rows(self._columns[name], slots, array)
-                return missing
-            here = np.flatnonzero(slots >= 0)
-            for index in indices[here].tolist():
-                self._slots.move_to_end(index)
+            deque(map(self._slots.move_to_end, indices[here].tolist()), maxlen=0)
             for name, array in out.items() if len(here) else ():
-                array[here] = self._columns[name][slots[here]]
+                if len(missing):
+                    array[here] = self._columns[name][slots[here]]
+                else:
+                    take_rows(self._columns[name], slots, array)
         return missing
 
     def add(self, indices: np.ndarray, out: Mapping[str, np.ndarray], places: np.ndarray) -> None:

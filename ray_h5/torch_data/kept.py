@@ -97,14 +97,16 @@ def take_rows(kept: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     Parameters
     ----------
     kept : numpy.ndarray
-        C-contiguous, as is `out`.
+        C-contiguous.
     rows : numpy.ndarray
         int64, not negative.
     out : numpy.ndarray
         Of the dtype and row shape of `kept`.
     """
     word = next((each for each in _WORDS if kept.strides[0] % each.itemsize == 0), None)
-    if word is None or out.nbytes < _TOGETHER_BYTES or kept.dtype.hasobject or not _threads.of_torch:
+    # Words say nothing of dtypes, and of an array with gaps they would fill a copy.
+    alike = out.dtype == kept.dtype and not kept.dtype.hasobject and out.flags.c_contiguous and out.flags.writeable
+    if word is None or not alike or out.nbytes < _TOGETHER_BYTES or not _threads.of_torch:
         np.take(kept, rows, axis=0, out=out, mode="clip")  # "raise", the default, would copy
         return
     source, target = (torch.from_numpy(as_bytes(each).view(word).reshape(len(each), -1)) for each in (kept, out))

@@ -135,11 +135,12 @@ class RowSource:
         counts = np.bincount(files.files_of(row_ids)) if len(row_ids) else np.zeros(0, np.int64)
         touched = [(file, int(counts[file])) for file in np.flatnonzero(counts).tolist()]
         for file, _ in touched:
-            if file not in self._states:
+            state = self._states.get(file)
+            if state is None:
                 if len(self._states) >= _MOST_STATES:
-                    self._states.clear()
-                self._states[file] = files.path(file), files.identity(file)
-            check_kept(*self._states[file])
+                    self._states.clear()  # another thread may be here too, and has what it found
+                state = self._states[file] = files.path(file), files.identity(file)
+            check_kept(*state)
         return touched
 
     def _read_together(self, small: KeptRows, touched: list[tuple[int, int]]) -> None:

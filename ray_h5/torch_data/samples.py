@@ -262,7 +262,7 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
             f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
         )
     if found.ndim != 1:
-        raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}")
+        raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}; use .ravel()")
     if not found.size:
         return found.astype(np.int64)
     # As Python's integers: int64 does not have all of uint64.

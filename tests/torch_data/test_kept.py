@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import CombinedHDF5Dataset, kept, loader
+from ray_h5.torch_data import CombinedHDF5Dataset, kept, loader, rows
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.kept import read_alone, take_rows
 
@@ -52,6 +52,21 @@ def test_rows_are_taken_as_numpy_takes_them(dtype, shape, rows):
             assert out.tobytes() == held[wanted].tobytes()
 
 
+@pytest.mark.parametrize("least", [1, 1 << 40])
+def test_rows_are_taken_into_what_numpy_fills_and_nothing_else(monkeypatch, least):
+    monkeypatch.setattr(kept, "_TOGETHER_BYTES", least)
+    held, rows = np.arange(24, dtype="i4").reshape(4, 6), np.array([3, 0])
+    every_other, read_only = np.zeros((2, 12), "i4")[:, ::2], np.zeros((2, 6), "i4")
+    take_rows(held, rows, every_other)
+    assert np.array_equal(every_other, held[rows])
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match=r"read-only|not writeable"):
+        take_rows(held, rows, read_only)
+    assert not read_only.any()
+    with pytest.raises(TypeError, match="Cannot cast"):
+        take_rows(held, rows, np.zeros((2, 6), "f4"))  # of the same size
+
+
 @pytest.fixture
 def selections(monkeypatch):
     """The threads in which torch took rows."""
@@ -73,6 +88,14 @@ def test_threads_that_read_ahead_take_rows_by_themselves(files, selections):
             assert sum(len(batch["epoch"]) for batch in batches) == 60
     assert set(selections) == {threading.current_thread().name}
     assert len(selections) >= 8
+
+
+def test_no_more_states_of_files_are_held_than_said(files, monkeypatch):
+    monkeypatch.setattr(rows, "_MOST_STATES", 1)
+    dataset = CombinedHDF5Dataset(files, ["epoch"])
+    for _ in range(2):
+        assert dataset[:]["epoch"].tolist() == [*range(30), *range(30)]
+    assert len(dataset._source._states) == 1
 
 
 def test_read_alone_holds_for_one_thread(selections):
