@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,8 +59,20 @@ class ReadStats:
     h5py_reads: int = 0
 
     def add(self, other: ReadStats) -> None:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        """Count what `other` cost as well; several threads may do so at once."""
+        with _Adding.lock:
+            for each in fields(self):
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+class _Adding:
+    """The lock of all counts: it is held for a few additions, once a read."""
+
+    lock = threading.Lock()
+
+
+# A thread that the child does not have may hold it.
+os.register_at_fork(after_in_child=lambda: setattr(_Adding, "lock", threading.Lock()))
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import h5py
 import numpy as np
@@ -442,14 +443,27 @@ def test_threads_open_files_together(tmp_path):
 
 def test_counts_of_threads_add_up(path):
     reader = RowReader(path, threads=3)
+    with eager_switches(), ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: reader.read(["x"]), range(100)))
+    assert reader.stats.chunks_decoded == 100 * 10
+
+
+def test_no_count_is_lost():
+    total, each = ReadStats(), ReadStats(1, 2, 3, 4)
+    with eager_switches(), ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: [total.add(each) for _ in range(1000)], range(8)))
+    assert total == ReadStats(8_000, 16_000, 24_000, 32_000)
+
+
+@contextmanager
+def eager_switches():
+    """Python's threads take turns after a microsecond."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _: reader.read(["x"]), range(100)))
+        yield
     finally:
         sys.setswitchinterval(interval)
-    assert reader.stats.chunks_decoded == 100 * 10
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16, 100])
