@@ -108,17 +108,25 @@ class ChunkIndex:
         offsets = np.where(self.numbers[at] == numbers, self.offsets[at], UNALLOCATED)
         return offsets, self.sizes[at], self.masks[at]
 
+    def find(self, numbers: np.ndarray) -> np.ndarray:
+        """Return at which positions of the arrays chunks are, of those that there are."""
+        at = np.searchsorted(self.numbers, numbers)
+        found = at < len(self.numbers)
+        found[found] = self.numbers[at[found]] == numbers[found]
+        return at[found]
+
 
 def corrupt_chunk(
-    path: str, layout: ColumnLayout, number: int, offset: int, size: int, reason: str
+    path: str, layout: ColumnLayout, number: int, offset: int | None, size: int, reason: str
 ) -> CorruptChunkError:
-    """Return the error that says which chunk is damaged, where it is, and how."""
+    """Return the error that says which chunk is damaged, where it is if that is known, and how."""
     grid = ChunkGrid.of(layout)
     first = grid.first_row(number)
     last = min(first + grid.chunk_rows, layout.num_rows) - 1
+    at = "" if offset is None else f", bytes {offset} to {offset + size - 1} of the file"
     return CorruptChunkError(
-        f"{path}: column {layout.name!r}, chunk {number} (rows {first} to {last}, bytes {offset} to "
-        f"{offset + size - 1} of the file): {reason}. The file is damaged there: restore it from a copy."
+        f"{path}: column {layout.name!r}, chunk {number} (rows {first} to {last}{at}): {reason}. The file is damaged "
+        "there: restore it from a copy."
     )
 
 
@@ -147,13 +155,30 @@ def build_chunk_index(
         or lying over another one.
     """
     grid = ChunkGrid.of(layout)
-    found: list[h5py.h5d.StoreInfo] = []
-    dataset.id.chunk_iter(found.append)
+    found = _listed(dataset)
     check = _Checks(f"{path}: column {layout.name!r}", grid, file_bytes())
     check.chunk_bytes(layout)
     if swmr:
         found = [chunk for chunk in found if all(map(operator.lt, chunk.chunk_offset, grid.shape))]
-    return check.index([chunk for chunk in found if chunk.byte_offset is not None])
+    return check.index(found)
+
+
+def check_chunk_list(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: Callable[[], int]) -> None:
+    """Check what can be true of a list of chunks that are not listed under their own coordinates.
+
+    Parameters and errors as in `build_chunk_index`.
+    """
+    found = _listed(dataset)
+    check = _Checks(f"{path}: column {layout.name!r}", ChunkGrid.of(layout), file_bytes())
+    check.chunk_bytes(layout)
+    check.extents(found)
+
+
+def _listed(dataset: h5py.Dataset) -> list[h5py.h5d.StoreInfo]:
+    """Return the chunks that libhdf5 lists, but for those that were never written."""
+    found: list[h5py.h5d.StoreInfo] = []
+    dataset.id.chunk_iter(found.append)
+    return [chunk for chunk in found if chunk.byte_offset is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +192,15 @@ class _Checks:
         self._demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
 
     def index(self, chunks: list[h5py.h5d.StoreInfo]) -> ChunkIndex:
+        offsets, sizes = self.extents(chunks)
+        numbers = self._numbers([chunk.chunk_offset for chunk in chunks])
+        # libhdf5 searches what it lists, and misses what is not in its place.
+        self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice, or out of its order")
+        masks = np.array([chunk.filter_mask for chunk in chunks], np.uint32)
+        return ChunkIndex(numbers, offsets, sizes, masks)
+
+    def extents(self, chunks: list[h5py.h5d.StoreInfo]) -> tuple[np.ndarray, np.ndarray]:
+        """Return where chunks are and how large, once they are known to lie in the file, side by side."""
         # Python integers as long as the values are not checked: a damaged file can say anything.
         last = max(chunks, key=lambda chunk: chunk.byte_offset + chunk.size, default=None)
         if last is not None:
@@ -174,9 +208,6 @@ class _Checks:
                 last.byte_offset + last.size <= self.file_bytes,
                 f"{last.size} bytes at offset {last.byte_offset}, past the file's end at {self.file_bytes}",
             )
-        numbers = self._numbers([chunk.chunk_offset for chunk in chunks])
-        # libhdf5 searches what it lists, and misses what is not in its place.
-        self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice, or out of its order")
         offsets = np.array([chunk.byte_offset for chunk in chunks], np.int64)
         sizes = np.array([chunk.size for chunk in chunks], np.int64)
         self._demand(bool(np.all(sizes > 0)), "a chunk of no bytes")
@@ -184,8 +215,7 @@ class _Checks:
         by_offset = np.argsort(offsets)
         ends = (offsets + sizes)[by_offset]
         self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that lie over each other")
-        masks = np.array([chunk.filter_mask for chunk in chunks], np.uint32)
-        return ChunkIndex(numbers, offsets, sizes, masks)
+        return offsets, sizes
 
     def _numbers(self, corners: list[tuple[int, ...]]) -> np.ndarray:
         grid = self.grid

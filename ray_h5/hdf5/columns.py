@@ -157,6 +157,9 @@ class Library(Protocol):
     def dataset(self, name: str) -> h5py.Dataset:
         """Return the open dataset of column `name`."""
 
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
+        """Return the open dataset that a mapping of a virtual one leads to."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class H5pyColumn:
@@ -174,7 +177,7 @@ class H5pyColumn:
 
     path: str
     layout: ColumnLayout
-    guard: Callable[[Request, Worker, h5py.Dataset], None] | None = None
+    guard: Callable[[Request, Worker, Library], None] | None = None
 
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
@@ -184,12 +187,12 @@ class H5pyColumn:
         """
         dataset = library.dataset(self.layout.name)
         # libhdf5 selects no rows that have no values.
-        return [InTurn([partial(self._read, dataset, request, out)])] if len(request) and out.size else []
+        return [InTurn([partial(self._read, dataset, library, request, out)])] if len(request) and out.size else []
 
-    def _read(self, dataset: h5py.Dataset, request: Request, out: np.ndarray, worker: Worker) -> None:
+    def _read(self, dataset: h5py.Dataset, library: Library, request: Request, out: np.ndarray, worker: Worker) -> None:
         for part, batches in self._parts(request):
             if self.guard is not None:
-                self.guard(part, worker, dataset)
+                self.guard(part, worker, library)
             for batch, full in batches:
                 try:
                     self._read_batch(dataset, batch, out, full=full)

@@ -96,9 +96,18 @@ def numbered_names(file_name: str, dataset_name: str) -> Iterator[tuple[str, str
     ``%b`` stands for the number of a block: libhdf5 counts up until there is no such source
     (H5Pset_virtual). ``%%`` stands for a percent sign, and names without a ``%`` for themselves.
     """
-    numbered = "%b" in (file_name + dataset_name).replace("%%", "")
-    for number in range(_MAX_NUMBERED if numbered else 1):
-        yield _numbered(file_name, number), _numbered(dataset_name, number)
+    for number in range(_MAX_NUMBERED if is_numbered(file_name, dataset_name) else 1):
+        yield nth_names(file_name, dataset_name, number)
+
+
+def is_numbered(file_name: str, dataset_name: str) -> bool:
+    """Tell whether a mapping stands for sources that are counted."""
+    return "%b" in (file_name + dataset_name).replace("%%", "")
+
+
+def nth_names(file_name: str, dataset_name: str, number: int) -> tuple[str, str]:
+    """Return the names of the source of one number."""
+    return _numbered(file_name, number), _numbered(dataset_name, number)
 
 
 def _numbered(name: str, number: int) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
+from ray_h5.hdf5.chunks import ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
-from ray_h5.hdf5.columns import Worker
+from ray_h5.hdf5.columns import Library, Worker
 from ray_h5.hdf5.gather import Request
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import is_transient
@@ -23,6 +23,17 @@ from ray_h5.hdf5.steps import Shuffle
 _DEFLATE, _SHUFFLE, _FLETCHER32, _NBIT, _SCALEOFFSET = 1, 2, 3, 5, 6
 _PACKED = frozenset({_NBIT, _SCALEOFFSET})
 _INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32}) | _PACKED
+
+
+class _Chunk(NamedTuple):
+    """A chunk as it is stored; `unclear` if it is partial, and may be one that was left unfiltered."""
+
+    corner: tuple[int, ...]
+    number: int
+    offset: int | None
+    size: int
+    mask: int
+    unclear: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,50 +51,84 @@ class ChunkGuard:
         A chunked column.
     source : ByteSource, optional
         The bytes of the file; None where the offsets of chunks are not to be relied on.
-    index : ChunkIndex
-        The chunks.
+    index : ChunkIndex, optional
+        The chunks; None where libhdf5 lists them under the coordinates of others.
+    remembers : bool
+        Whether chunks that are whole are not looked at again: not so while a writer has the file.
     """
 
     path: str
     layout: ColumnLayout
     source: ByteSource | None
-    index: ChunkIndex
+    index: ChunkIndex | None
+    remembers: bool = False
+    _whole: list[np.ndarray] = field(default_factory=list)
 
-    def check(self, request: Request, worker: Worker, dataset: h5py.Dataset) -> None:
+    def check(self, request: Request, worker: Worker, library: Library) -> None:
         """Raise `CorruptChunkError` unless each chunk that holds one of its rows is of its proper size.
 
         Where this package knows the whole pipeline, that is found out by decoding.
         """
+        self.check_in(lambda: library.dataset(self.layout.name), request, worker)
+
+    def check_in(self, opened: Callable[[], h5py.Dataset], request: Request, worker: Worker) -> None:
+        """Do so in a dataset that is opened only if there is something to look at."""
         grid = ChunkGrid.of(self.layout)
         chunk_rows, _ = request.by_chunk(grid.chunk_rows)
         numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
-        offsets, sizes, masks = self.index.locate(numbers)
+        if self.index is None:
+            self._check_each(self._looked_up(numbers, opened()), opened(), worker)
+            return
+        at = self.index.find(numbers)
+        if self.remembers:
+            if not self._whole:
+                self._whole.append(np.zeros(len(self.index.numbers), bool))
+            at = at[~self._whole[0][at]]
+        if len(at):
+            self._check_each(self._listed(at, self.index), opened(), worker)
+        if self.remembers:
+            self._whole[0][at] = True
+
+    def _listed(self, at: np.ndarray, index: ChunkIndex) -> Iterator[_Chunk]:
+        grid = ChunkGrid.of(self.layout)
+        numbers, sizes, masks = index.numbers[at], index.sizes[at], index.masks[at]
+        columns = (numbers, index.offsets[at], sizes, masks, self._may_be_unfiltered(numbers, sizes, masks))
+        return map(_Chunk, grid.corners(numbers), *(column.tolist() for column in columns))
+
+    def _looked_up(self, numbers: np.ndarray, dataset: h5py.Dataset) -> Iterator[_Chunk]:
+        for number, corner in zip(numbers.tolist(), ChunkGrid.of(self.layout).corners(numbers), strict=True):
+            if (found := _direct_chunk(dataset, corner)) is None:
+                continue
+            mask, stored = found
+            alone = np.array([number]), np.array([len(stored)]), np.array([mask])
+            yield _Chunk(corner, number, None, len(stored), mask, bool(self._may_be_unfiltered(*alone)[0]))
+
+    def _may_be_unfiltered(self, numbers: np.ndarray, sizes: np.ndarray, masks: np.ndarray) -> np.ndarray:
         # A partial chunk may be left unfiltered, and its mask does not say it: libhdf5 knows.
         unclear = (sizes == self.layout.chunk_bytes) & (masks == 0)
-        if unclear.any():
-            unclear &= grid.sticks_out(numbers)
-        there = np.flatnonzero((offsets != UNALLOCATED) & ~(unclear & (not self._decodes)))
-        looks = self._looks_into(worker)
-        corners = grid.corners(numbers[there]) if looks else itertools.repeat(())
-        places = (column[there].tolist() for column in (numbers, offsets, sizes, masks, unclear))
-        for number, offset, size, mask, is_unclear, corner in zip(*places, corners, strict=False):
-            reason = None if is_unclear else self._wrong_size(size, mask)
-            if reason is None and looks:
-                stored = self._stored(offset, size, corner, worker, dataset)
-                short = f"libhdf5 lists {size} stored bytes and finds {len(stored)}"
-                reason = looks(stored, mask) if len(stored) == size else short
-                if reason is not None and is_unclear and self._is_as_stored(dataset, corner, stored):
+        return unclear & ChunkGrid.of(self.layout).sticks_out(numbers) if unclear.any() else unclear
+
+    def _check_each(self, chunks: Iterator[_Chunk], dataset: h5py.Dataset, worker: Worker) -> None:
+        look = self._looks_into(worker)
+        for chunk in chunks:
+            if chunk.unclear and not self._decodes:
+                continue
+            reason = None if chunk.unclear else self._wrong_size(chunk.size, chunk.mask)
+            if reason is None and look is not None:
+                stored = self._stored(chunk, dataset, worker)
+                short = f"libhdf5 lists {chunk.size} stored bytes and finds {len(stored)}"
+                reason = look(stored, chunk.mask) if len(stored) == chunk.size else short
+                if reason is not None and chunk.unclear and self._is_as_stored(dataset, chunk.corner, stored):
                     continue
             if reason is not None:
-                raise corrupt_chunk(self.path, self.layout, number, offset, size, reason)
+                raise corrupt_chunk(self.path, self.layout, chunk.number, chunk.offset, chunk.size, reason)
 
-    def _stored(
-        self, offset: int, size: int, corner: tuple[int, ...], worker: Worker, dataset: h5py.Dataset
-    ) -> np.ndarray:
-        if self.source is None:
-            return _through_libhdf5(dataset, corner)
-        stored = worker.buffer("stored", size)
-        self.source.read_into(offset, stored.data)
+    def _stored(self, chunk: _Chunk, dataset: h5py.Dataset, worker: Worker) -> np.ndarray:
+        if self.source is None or chunk.offset is None:
+            found = _direct_chunk(dataset, chunk.corner)
+            return np.frombuffer(b"" if found is None else found[1], np.uint8)
+        stored = worker.buffer("stored", chunk.size)
+        self.source.read_into(chunk.offset, stored.data)
         return stored
 
     def _is_as_stored(self, dataset: h5py.Dataset, corner: tuple[int, ...], stored: np.ndarray) -> bool:
@@ -168,10 +213,12 @@ class ChunkGuard:
         return None
 
 
-def _through_libhdf5(dataset: h5py.Dataset, corner: tuple[int, ...]) -> np.ndarray:
-    """Return the stored bytes of a chunk; none where its look-up finds no chunk."""
+def _direct_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> tuple[int, bytes] | None:
+    """Return filter mask and stored bytes of a chunk; None where its look-up finds no chunk."""
     try:
-        _, stored = dataset.id.read_direct_chunk(corner)
-    except (OSError, RuntimeError, ValueError):
-        return np.empty(0, np.uint8)
-    return np.frombuffer(stored, np.uint8)
+        mask, stored = dataset.id.read_direct_chunk(corner)
+    except (OSError, RuntimeError, ValueError, MemoryError) as exc:
+        if isinstance(exc, OSError) and is_transient(exc):
+            raise
+        return None
+    return int(mask), stored

@@ -10,19 +10,22 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import h5py
 
 from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
-from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index
+from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import ExternalPolicy, identity_now
 from ray_h5.hdf5.guard import ChunkGuard
+from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.notes import ColumnNotes, notes_of
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
+from ray_h5.hdf5.origins import OriginGuard
 from ray_h5.hdf5.parser import Access, H5Tree, describe
 from ray_h5.hdf5.source import LocalFile
 
@@ -130,20 +133,43 @@ class OpenFile:
         return [source for name in names if name in self._columns for source in self._columns[name].sources]
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
-        index = self._index(layout, library) if layout.storage == "chunked" else None
+        index = None
+        if layout.storage == "chunked":
+            dataset = library.dataset(layout.name)
+            index = self._index(self.path, dataset, layout, lambda: self.source.stat().st_size)
         return DirectColumn(self.path, layout, self.source, index)
 
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
-        if layout.storage != "chunked" or layout.sources or not (layout.lists_its_chunks and layout.item_bytes):
+        if layout.sources or layout.storage == "virtual":
+            origin = OriginGuard(partial(self._guard_there, layout))
+            return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
+        if layout.storage != "chunked":
             return H5pyColumn(self.path, layout)
         source = None if layout.user_block else self.source
-        guard = ChunkGuard(self.path, layout, source, self._index(layout, library))
+        guard = self._guard(self.path, library.dataset(layout.name), layout, source, lambda: self.source.stat().st_size)
         return H5pyColumn(self.path, layout, guard.check)
 
-    def _index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex:
-        with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
-            dataset = library.dataset(layout.name)
-            index = build_chunk_index(dataset, layout, self.path, lambda: self.source.stat().st_size, self._access.swmr)
+    def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard:
+        """Return the guard of a dataset that values of a column come from, in whichever file."""
+        file = dataset.file
+        where = f"{self.path}: column {layout.name!r} leads to {file.filename}"
+        described = describe_column(dataset, dataset.name.strip("/"), path=where, at_home=False, sources=())
+        return self._guard(where, dataset, described, None, lambda: os.fstat(file.id.get_vfd_handle()).st_size)
+
+    def _guard(
+        self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, source: LocalFile | None, size: Callable[[], int]
+    ) -> ChunkGuard:
+        index = None
+        if layout.lists_its_chunks:
+            index = self._index(path, dataset, layout, size)
+        else:
+            with translated(path, f"listing the chunks of column {layout.name!r}"):
+                check_chunk_list(dataset, layout, path, size)
+        return ChunkGuard(path, layout, source, index, remembers=not self._access.swmr)
+
+    def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
+        with translated(path, f"reading the chunk index of column {layout.name!r}"):
+            index = build_chunk_index(dataset, layout, path, size, self._access.swmr)
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
         return index
 
@@ -155,6 +181,7 @@ class OpenLibrary:
         self._access = access
         self._identity = identity
         self._tree: H5Tree | None = None
+        self._datasets: dict[str, h5py.Dataset] = {}
 
     @property
     def tree(self) -> H5Tree:
@@ -167,7 +194,12 @@ class OpenLibrary:
         return self._tree
 
     def dataset(self, name: str) -> h5py.Dataset:
-        return self.tree.dataset(name)
+        if name not in self._datasets:
+            self._datasets[name] = self.tree.dataset(name)
+        return self._datasets[name]
+
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
+        return self.tree.source(dataset, file_name, name)
 
     def close(self) -> None:
         if self._tree is not None:

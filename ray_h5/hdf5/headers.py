@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import cast
 
@@ -87,7 +88,7 @@ def describe_column(
         enum=tuple(_enum(element)),
         lists_its_chunks=lists_its_chunks,
         user_block=user_block,
-        item_bytes=_item_bytes(dataset, element),
+        item_bytes=_item_bytes(dataset),
         sources=sources,
         direct=direct,
         odd_type=odd_type,
@@ -110,12 +111,23 @@ def _without_rows(message: str) -> UnsupportedColumnError:
     return error
 
 
-def _item_bytes(dataset: h5py.Dataset, element: np.dtype) -> int:
-    """Return the size of a value in the file; 0 where libhdf5 does not tell it."""
-    if element.kind == "O":
+def _item_bytes(dataset: h5py.Dataset) -> int:
+    """Return the size of a value in the file."""
+    return _stored_bytes(dataset.id.get_type(), dataset.file.id.get_create_plist().get_sizes()[0])
+
+
+def _stored_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
+    """Return the size of a type in the file; libhdf5 tells what it is in memory."""
+    kind = type_id.get_class()
+    if kind == h5py.h5t.VLEN or (kind == h5py.h5t.STRING and type_id.is_variable_str()):
         # A value of varying length is stored as its length, and an address and index in the global heap.
-        return int(4 + dataset.file.id.get_create_plist().get_sizes()[0] + 4)
-    return 0 if element.hasobject else int(dataset.id.get_type().get_size())
+        return 4 + int(address_bytes) + 4
+    if kind == h5py.h5t.ARRAY:
+        return math.prod(type_id.get_array_dims()) * _stored_bytes(type_id.get_super(), address_bytes)
+    if kind == h5py.h5t.COMPOUND:
+        fields = [type_id.get_member_type(i) for i in range(type_id.get_nmembers())]
+        return int(type_id.get_size()) + sum(_stored_bytes(each, address_bytes) - each.get_size() for each in fields)
+    return int(type_id.get_size())
 
 
 def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:

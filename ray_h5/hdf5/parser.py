@@ -265,6 +265,12 @@ class H5Tree:
     def _trace_virtual(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> None:
         if hops >= _MAX_LINK_HOPS:
             raise MissingSourceError(f"{self.path}: {where} leads through more than {_MAX_LINK_HOPS} files: a loop")
+        self._trace(self.source(dataset, file_name, name, where, hops), where, hops + 1)
+
+    def source(
+        self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset", hops: int = 0
+    ) -> h5py.Dataset:
+        """Return the dataset that a mapping of a virtual one leads to."""
         here = dataset.file
         file = here if file_name == "." else self._open_linked(file_name, here.filename, where)
         try:
@@ -273,7 +279,7 @@ class H5Tree:
             raise MissingSourceError(f"{self.path}: {where} leads to {name!r} of {file.filename}: {exc}") from exc
         if not isinstance(found, h5py.Dataset):
             raise MissingSourceError(f"{self.path}: {where} leads to {name!r} of {file.filename}, which is a group")
-        self._trace(found, where, hops + 1)
+        return found
 
 
 def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:

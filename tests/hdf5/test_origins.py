@@ -1,0 +1,243 @@
+"""Chunks that values come from in other files, or that libhdf5 lists wrongly, are looked at as those at home are."""
+
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+from h5kit import assert_same, by_h5py, random_rows, replace_once
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import CorruptChunkError, CorruptFileError
+from ray_h5.hdf5.guard import ChunkGuard
+from ray_h5.hdf5.origins import RowBlocks
+from ray_h5.hdf5.reader import RowReader
+
+ROWS, ROW = 12, 16
+CHUNK_BYTES = 2 * ROW * 8
+BOMB = zlib.compress(bytes(200 << 20))
+
+# filters, what is stored in the place of the chunk of rows 4 and 5, what the message says
+DAMAGES = {
+    "short stream": ({"compression": "gzip"}, zlib.compress(bytes(8)), "expected 256 decoded bytes, found 8"),
+    "less than a checksum": ({"fletcher32": True}, b"ab", "expected 260 stored bytes|256 bytes and a checksum"),
+    "less than a checksum, gzip": ({"compression": "gzip", "fletcher32": True}, b"ab", "more than 4|a checksum of 4"),
+    "short shuffle": ({"shuffle": True}, bytes(8), "expected 256 (stored|shuffled) bytes, found 8"),
+    "bomb": ({"compression": "gzip"}, BOMB, "the deflate stream is damaged"),
+    "not compressed": ({"compression": "lzf"}, b"??", "."),
+}
+
+
+def stored(path, filters, bad=None, maxshape=None, name="d"):
+    """Write a column in chunks of two rows, one of which may be something else."""
+    data = random_rows((ROWS, ROW), "i8")
+    with h5py.File(path, "a", libver="latest") as file:
+        dataset = file.create_dataset(name, data=data, chunks=(2, ROW), maxshape=maxshape, **filters)
+        if bad is not None:
+            dataset.id.write_direct_chunk((4, 0), bad)
+    return data
+
+
+def axis_1(folder, filters, bad):
+    return stored(folder / "a.h5", filters, bad, maxshape=(ROWS, None), name="x")
+
+
+def link(folder, filters, bad):
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("s.h5", "d")
+    return stored(folder / "s.h5", filters, bad)
+
+
+def link_axis_1(folder, filters, bad):
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("s.h5", "d")
+    return stored(folder / "s.h5", filters, bad, maxshape=(ROWS, None))
+
+
+def virtual(folder, filters, bad):
+    return over(folder / "a.h5", "s.h5", stored(folder / "s.h5", filters, bad))
+
+
+def over(path, source, data, name="x"):
+    layout = h5py.VirtualLayout(data.shape, data.dtype)
+    layout[:] = h5py.VirtualSource(source, "d", data.shape)
+    with h5py.File(path, "a") as file:
+        file.create_virtual_dataset(name, layout)
+    return data
+
+
+def virtual_at_home(folder, filters, bad):
+    data = stored(folder / "a.h5", filters, bad)
+    return over(folder / "a.h5", ".", data)
+
+
+def virtual_of_virtual(folder, filters, bad):
+    data = stored(folder / "s.h5", filters, bad)
+    over(folder / "v.h5", "s.h5", data, name="d")
+    return over(folder / "a.h5", "v.h5", data)
+
+
+def virtual_over_a_link(folder, filters, bad):
+    with h5py.File(folder / "l.h5", "w") as file:
+        file["d"] = h5py.ExternalLink("s.h5", "d")
+    return over(folder / "a.h5", "l.h5", stored(folder / "s.h5", filters, bad))
+
+
+def counted(folder, filters, bad):
+    """Three sources of ``s%b.h5``, one behind the other; the second has the damage, of its own rows 4 and 5."""
+    data = [stored(folder / f"s{number}.h5", filters, bad if number == 1 else None) for number in range(3)]
+    source, unlimited = h5py.h5s.create_simple((ROWS, ROW)), h5py.h5s.UNLIMITED
+    space = h5py.h5s.create_simple((ROWS, ROW), (unlimited, ROW))
+    space.select_hyperslab((0, 0), (unlimited, 1), (ROWS, ROW), (ROWS, ROW))
+    source.select_all()
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_virtual(space, b"s%b.h5", b"d", source)
+    with h5py.File(folder / "a.h5", "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, space, dcpl=plist)
+    return np.concatenate(data)
+
+
+# Where the rows of the damaged chunk are in the column.
+PLACES = {
+    axis_1: 4, link: 4, link_axis_1: 4, virtual: 4, virtual_at_home: 4, virtual_of_virtual: 4,
+    virtual_over_a_link: 4, counted: ROWS + 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("place", PLACES)
+def test_damage_is_refused_and_hides_no_other_row(tmp_path, place, damage):
+    filters, bad, message = DAMAGES[damage]
+    data, first = place(tmp_path, filters, bad), PLACES[place]
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    whole = [row for row in range(len(data)) if row not in {first, first + 1}]
+    assert_same(reader.read(["x"], whole)["x"], data[whole])
+    for rows in ([first], slice(None), [len(data) - 1, first + 1, 0, 0]):
+        with pytest.raises(CorruptChunkError, match=rf"column 'x'.*chunk 2 \(rows 4 to 5.*: .*({message})"):
+            reader.read(["x"], rows)
+
+
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}, {"compression": "lzf", "fletcher32": True}])
+@pytest.mark.parametrize("place", PLACES)
+def test_whole_chunks_are_read_and_looked_at_once(tmp_path, monkeypatch, place, filters):
+    looked_at = []
+    monkeypatch.setattr(ChunkGuard, "_wrong_size", lambda *args: looked_at.append(args))  # None: nothing is wrong
+    data = place(tmp_path, filters, None)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    for rows in ([7, 3, 3], slice(None), slice(2, 9), [0]):
+        assert_same(reader.read(["x"], rows)["x"], data[rows])
+        assert_same(data[rows], by_h5py(tmp_path / "a.h5", "x", rows))
+    if place not in {axis_1, link_axis_1}:  # what is not listed under its own coordinates is looked up each time
+        assert len(looked_at) == len(data) // 2
+
+
+@pytest.mark.parametrize("place", [link, virtual])
+def test_a_source_whose_list_of_chunks_cannot_be_true(tmp_path, place):
+    place(tmp_path, {}, None)
+    path = tmp_path / "s.h5"
+    path.unlink()
+    with h5py.File(path, "w", libver="earliest") as file:
+        dataset = file.create_dataset("d", data=random_rows((ROWS, ROW), "i8"), chunks=(2, ROW))
+        first, second = (dataset.id.get_chunk_info(number).byte_offset for number in range(2))
+    replace_once(path, second.to_bytes(8, "little"), first.to_bytes(8, "little"))
+    with pytest.raises(CorruptFileError, match=r"s.h5: column 'd'.*two chunks that lie over each other"):
+        RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"], [7])
+
+
+def test_fields_of_varying_length_are_counted_as_they_are_stored(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dtype = np.dtype([("a", "i4"), ("s", h5py.string_dtype()), ("v", h5py.string_dtype(), (2,))])
+        rows = np.empty(6, dtype)
+        for i in range(6):
+            rows[i] = i, f"row {i}", np.array(["left", "right"], object)
+        dataset = file.create_dataset("x", data=rows, chunks=(2,), fletcher32=True)
+        size = len(dataset.id.read_direct_chunk((0,))[1])
+    reader = RowReader(tmp_path / "a.h5")
+    assert reader.columns["x"].chunk_bytes == size - 4 == 2 * (4 + 3 * 16)
+    assert [row["s"] for row in reader.read(["x"])["x"]] == [f"row {i}".encode() for i in range(6)]
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["x"].id.write_direct_chunk((2,), b"ab")
+    with pytest.raises(CorruptChunkError, match=r"chunk 1 \(rows 2 to 3.*expected 108 stored bytes, found 2"):
+        RowReader(tmp_path / "a.h5").read(["x"])
+
+
+def test_only_the_sources_of_the_rows_are_opened(tmp_path, monkeypatch):
+    data = counted(tmp_path, {"compression": "gzip"}, None)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    guarded = []
+    monkeypatch.setattr(ChunkGuard, "check_in", lambda self, *_: guarded.append(self.path[-4:]))
+    assert_same(reader.read(["x"], [ROWS + 3, 2 * ROWS - 1])["x"], data[[ROWS + 3, 2 * ROWS - 1]])
+    assert guarded == ["1.h5"]
+
+
+# What mappings select ------------------------------------------------------------------------
+
+
+@st.composite
+def mappings(draw):
+    """A virtual column over one source, by blocks of rows or by single ones; and rows that are asked for."""
+    block = draw(st.integers(1, 3))
+    count = draw(st.integers(1, 4))
+    stride, source_stride = (draw(st.integers(block, block + 3)) for _ in range(2))
+    first, source_first = (draw(st.integers(0, 3)) for _ in range(2))
+    rows = draw(st.lists(st.integers(0, 24), min_size=1, max_size=6))
+    return (first, stride, count, block), (source_first, source_stride, count, block), rows
+
+
+def selected(of, length=25):
+    first, stride, count, block = of
+    space = h5py.h5s.create_simple((length, 2))
+    space.select_hyperslab((first, 0), (count, 1), (stride, 1), (block, 2))
+    return space
+
+
+def listed(of):
+    first, stride, count, block = of
+    return [first + number * stride + row for number in range(count) for row in range(block)]
+
+
+@given(mappings())
+def test_rows_are_followed_through_mappings(mapping):
+    here, there, rows = mapping
+    ours, theirs = RowBlocks.of(selected(here)), RowBlocks.of(selected(there))
+    assert ours.rows == theirs.rows == len(listed(here))
+    leads = dict(zip(listed(here), listed(there), strict=True))
+    wanted = [leads[row] for row in rows if row in leads]
+    assert ours.moved_to(theirs, np.array(rows)).tolist() == wanted
+    assert ours.takes(np.array(rows)) == bool(wanted)
+    for number in ours.numbers(np.array(rows)).tolist():
+        alone = ours.only(number)
+        block = listed(here)[number * here[3] : (number + 1) * here[3]]
+        assert alone.moved_to(RowBlocks(0, 1, 1, here[3]), np.array(block)).tolist() == list(range(here[3]))
+
+
+@given(mappings=st.lists(mappings(), min_size=1, max_size=3), bad=st.integers(0, 12))
+def test_a_virtual_row_is_read_or_its_chunk_is_damaged(tmp_path_factory, mappings, bad):
+    """Whatever the mappings: what is delivered is right, and what is refused comes from the damaged chunk."""
+    folder = tmp_path_factory.mktemp("mapped")
+    values = np.arange(50, dtype="i8").reshape(25, 2)
+    with h5py.File(folder / "s.h5", "w") as file:
+        dataset = file.create_dataset("d", data=values, chunks=(2, 2), compression="gzip")
+        dataset.id.write_direct_chunk((2 * bad, 0), zlib.compress(bytes(8)))
+    expected, origin = np.full((25, 2), -1), np.full(25, -1)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_fill_value(np.array(-1, "i8"))
+    taken = set()
+    for here, there, _ in mappings:
+        if taken & set(listed(here)) or max(listed(here)) > 24 or max(listed(there)) > 24:
+            continue  # libhdf5 leaves open which of two mappings a row is of
+        taken |= set(listed(here))
+        plist.set_virtual(selected(here), b"s.h5", b"d", selected(there))
+        expected[listed(here)], origin[listed(here)] = values[listed(there)], listed(there)
+    if not taken:
+        return
+    with h5py.File(folder / "a.h5", "w") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((25, 2)), dcpl=plist)
+    reader = RowReader(folder / "a.h5", allow_external=[folder])
+    for row in range(25):
+        if origin[row] // 2 == bad:
+            with pytest.raises(CorruptChunkError):
+                reader.read(["x"], [row])
+        else:
+            assert_same(reader.read(["x"], [row])["x"], expected[[row]])
