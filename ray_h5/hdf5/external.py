@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
+from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import translated
 
@@ -62,8 +62,6 @@ class ExternalPolicy:
         ------
         ExternalDataError
             If it lies outside the roots.
-        MissingSourceError
-            If it does not exist. libhdf5 would fill in for it, and say nothing.
         """
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
@@ -76,8 +74,6 @@ class ExternalPolicy:
                 f"{home}: {where} leads to {path}, which is outside allow_external={list(self.roots)}. If you "
                 f"trust it, pass allow_external=[{os.path.dirname(path)!r}]."
             )
-        if identity_now(path) is None:
-            raise MissingSourceError(f"{home}: {where} leads to {path}, which does not exist")
         return path
 
 

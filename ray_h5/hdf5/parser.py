@@ -20,7 +20,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names
-from ray_h5.hdf5.groups import Descent, Level
+from ray_h5.hdf5.groups import Descent, Level, Sources
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
@@ -69,8 +69,8 @@ class H5Tree:
     file: h5py.File
     access: Access
     _linked_files: dict[str, tuple[h5py.File, FileIdentity]] = field(default_factory=dict)
-    _sources: dict[str, FileIdentity] = field(default_factory=dict)
-    _entered: tuple[h5py.Group, dict[str, FileIdentity]] | None = None
+    _sources: Sources = field(default_factory=dict)
+    _entered: tuple[h5py.Group, Sources] | None = None
 
     @property
     def path(self) -> str:
@@ -230,12 +230,19 @@ class H5Tree:
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
         path = self.access.policy.admit(name, source=source, home=self.path, where=where)
+        self._look_at(path, where)
         if path not in self._linked_files:
             opened = open_h5(path, self.access.swmr)
             # Of what was opened: by its name there may be another one by now.
             self._linked_files[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
         file, self._sources[path] = self._linked_files[path]
         return file
+
+    def _look_at(self, path: str, where: str) -> None:
+        """Keep the state of a file outside, also that it is not there, for which libhdf5 would fill in."""
+        self._sources[path] = found = identity_now(path)
+        if found is None:
+            raise MissingSourceError(f"{self.path}: {where} leads to {path}, which does not exist")
 
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
@@ -244,11 +251,12 @@ class H5Tree:
                 names = numbered_names(each.file_name, each.dset_name)
                 for number, (file_name, name) in enumerate(names):
                     try:
-                        self._trace_virtual(dataset, file_name, name, f"virtual dataset of {where}", hops)
+                        source = self._virtual_source(dataset, file_name, name, f"virtual dataset of {where}", hops)
                     except MissingSourceError:
                         if number == 0:
                             raise
                         break
+                    self._trace(source, f"virtual dataset of {where}", hops + 1)
         for file_name, _, _ in dataset.external or ():
             what, name = f"external storage of {where}", os.fsdecode(file_name)
             if not os.path.isabs(name):
@@ -258,11 +266,9 @@ class H5Tree:
                     "folder of each process. Write the column again with an absolute name, or into the file."
                 )
             path = self.access.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
-            if (found := identity_now(path)) is None:
-                raise MissingSourceError(f"{self.path}: {what} is in {path}, which no longer exists")
-            self._sources[path] = found
+            self._look_at(path, what)
 
-    def _trace_virtual(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> None:
+    def _virtual_source(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> h5py.Dataset:
         if hops >= _MAX_LINK_HOPS:
             raise MissingSourceError(f"{self.path}: {where} leads through more than {_MAX_LINK_HOPS} files: a loop")
         here = dataset.file
@@ -273,7 +279,7 @@ class H5Tree:
             raise MissingSourceError(f"{self.path}: {where} leads to {name!r} of {file.filename}: {exc}") from exc
         if not isinstance(found, h5py.Dataset):
             raise MissingSourceError(f"{self.path}: {where} leads to {name!r} of {file.filename}, which is a group")
-        self._trace(found, where, hops + 1)
+        return found
 
 
 def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
@@ -289,7 +295,7 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     return columns, refused
 
 
-def _level(group: h5py.Group, prefix: str, sources: dict[str, FileIdentity]) -> Level:
+def _level(group: h5py.Group, prefix: str, sources: Sources) -> Level:
     info = h5py.h5o.get_info(group.id)
     return Level(group, iter(group), prefix, (info.fileno, info.addr), sources)
 

@@ -653,6 +653,28 @@ def test_numbered_sources(numbered):
     assert_same(reader.read(["x"], [5, 0, 2])["x"], by_h5py(numbered, "x", [5, 0, 2]))
 
 
+@pytest.mark.parametrize("what", ["file", "dataset of a file that there is"])
+def test_numbered_sources_that_are_added(numbered, what):
+    if what != "file":
+        write(numbered.parent / "part3.h5", {"other": ROWS})
+    reader = RowReader(numbered, allow_external=[numbered.parent])
+    assert len(reader.read(["x"])["x"]) == 6
+    write(numbered.parent / "part3.h5", {"x": np.array([30, 31], "i4")})
+    with pytest.raises(StaleIndexError, match=r"part3\.h5"):
+        reader.read(["x"])
+    found = RowReader(numbered, allow_external=[numbered.parent]).read(["x"])["x"]
+    assert found.tolist() == [0, 1, 10, 11, 20, 21, 30, 31]
+    assert_same(found, by_h5py(numbered, "x"))
+
+
+def test_numbered_sources_that_lead_to_what_is_missing(numbered):
+    # libhdf5 would count the source, and fill in for what is behind it.
+    with h5py.File(numbered.parent / "part3.h5", "w") as file:
+        file.create_virtual_dataset("x", virtual("gone.h5", "x", (2,)))
+    with pytest.raises(MissingSourceError, match=r"gone\.h5"):
+        RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
+
+
 def test_numbered_sources_do_not_lead_outside(numbered, tmp_path):
     os.unlink(numbered.parent / "part1.h5")
     os.symlink(write(tmp_path / "secret.h5", {"x": np.array([666, 667], "i4")}), numbered.parent / "part1.h5")
