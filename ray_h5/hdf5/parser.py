@@ -16,6 +16,7 @@ from ray_h5.errors import (
     MissingSourceError,
     RayH5Error,
     TransientIOError,
+    TruncatedFileError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
@@ -238,11 +239,12 @@ class H5Tree:
         file, self._sources[path] = self._linked_files[path]
         return file
 
-    def _look_at(self, path: str, where: str) -> None:
-        """Keep the state of a file outside, also that it is not there, for which libhdf5 would fill in."""
+    def _look_at(self, path: str, where: str) -> FileIdentity:
+        """Return, and keep, the state of a file outside, also that it is not there, for which libhdf5 would fill in."""
         self._sources[path] = found = identity_now(path)
         if found is None:
             raise MissingSourceError(f"{self.path}: {where} leads to {path}, which does not exist")
+        return found
 
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
@@ -257,7 +259,8 @@ class H5Tree:
                             raise
                         break
                     self._trace(source, f"virtual dataset of {where}", hops + 1)
-        for file_name, _, _ in dataset.external or ():
+        left = (dataset.size or 0) * dataset.id.get_type().get_size()
+        for file_name, offset, size in dataset.external or ():
             what, name = f"external storage of {where}", os.fsdecode(file_name)
             if not os.path.isabs(name):
                 # What is looked at here might not be what another process reads.
@@ -266,7 +269,14 @@ class H5Tree:
                     "folder of each process. Write the column again with an absolute name, or into the file."
                 )
             path = self.access.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
-            self._look_at(path, what)
+            needed = min(size, left)
+            left -= needed
+            # libhdf5 would make zeros of what is not there.
+            if needed and (found := self._look_at(path, what).size) < offset + needed:
+                raise TruncatedFileError(
+                    f"{self.path}: {what} is in {path}, {needed} bytes from byte {offset} on: expected "
+                    f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
+                )
 
     def _virtual_source(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> h5py.Dataset:
         if hops >= _MAX_LINK_HOPS:

@@ -19,6 +19,7 @@ from ray_h5.errors import (
     RayH5Error,
     SchemaMismatchError,
     StaleIndexError,
+    TruncatedFileError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
@@ -398,6 +399,39 @@ def test_storage_by_a_relative_name_beside_the_file(tmp_path, monkeypatch):
         assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
     except (ExternalDataError, MissingSourceError) as exc:
         assert "raw.bin" in str(exc)  # noqa: PT017  it may be refused, but nothing is damaged
+
+
+SEGMENTS = {
+    # (offset, size) of each file, and how long the last of them has to be.
+    "one": ([(0, 40)], 40),
+    "offset": ([(24, 40)], 64),
+    "unlimited": ([(8, h5py.h5s.UNLIMITED)], 48),
+    "more room than rows": ([(0, 400)], 40),
+    "several": ([(0, 16), (16, 16), (4, 100)], 12),
+    "rows that take two elements": ([(0, 16), (4, 100)], 68),
+}
+
+
+@pytest.mark.parametrize("what", SEGMENTS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_storage_that_is_cut_short(tmp_path, what, whole):
+    # libhdf5 makes zeros of what is not there.
+    segments, needed = SEGMENTS[what]
+    paths = [tmp_path / f"{i}.bin" for i in range(len(segments))]
+    external = [(str(path), *segment) for path, segment in zip(paths, segments, strict=True)]
+    shape = (5, 2) if "two" in what else (5,)
+    for path in paths:
+        path.write_bytes(b"\1" * 500)
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("raw", shape, "i8", external=external))
+    os.truncate(paths[-1], needed if whole else needed - 1)
+    reader = RowReader(path, allow_external=[tmp_path])
+    if whole:
+        assert_same(reader.read(["raw"])["raw"], by_h5py(path, "raw"))
+        return
+    with pytest.raises(TruncatedFileError, match=f"expected {needed} bytes or more, found {needed - 1}") as caught:
+        reader.read(["raw"])
+    assert f"external storage of column 'raw' is in {paths[-1]}" in str(caught.value)
+    assert list(reader.layout.refused) == ["raw"]
 
 
 MISSING = {
