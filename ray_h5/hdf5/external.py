@@ -25,10 +25,13 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     Raises
     ------
     OptionError
-        If one of them is empty, which would be the current folder of each process.
+        If they are no folders, or one of them is empty, which would be the current folder of each process.
     """
-    given = [allow_external] if isinstance(allow_external, (str, os.PathLike)) else allow_external
-    roots = [os.fspath(root) for root in given]
+    given = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
+    try:
+        roots = [os.fsdecode(root) for root in given]
+    except TypeError as exc:
+        raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
     if "" in roots:
         raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
     return tuple(map(os.path.abspath, roots))
