@@ -35,7 +35,8 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     # Before the cast, which would make another row of one that int64 cannot hold.
     outside = (wanted < 0) | (wanted >= num_rows)
     if outside.any():
-        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
+        numbers = f" (0 to {num_rows - 1})" if num_rows else ""
+        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows{numbers}")
     return wanted.astype(np.int64)
 
 
