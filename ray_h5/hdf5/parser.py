@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import h5py
@@ -20,7 +21,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names
+from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names, places_of
 from ray_h5.hdf5.groups import Descent, Level, Sources
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
@@ -230,7 +231,11 @@ class H5Tree:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
-        path = self.access.policy.admit(name, source=source, home=self.path, where=where)
+        places = places_of(name, source)
+        absent = list(takewhile(lambda place: not os.path.exists(place), places))
+        self._sources.update(dict.fromkeys(absent))
+        path = (places[len(absent) :] or places)[0]
+        self.access.policy.admit(path, home=self.path, where=where)
         self._look_at(path, where)
         if path not in self._linked_files:
             opened = open_h5(path, self.access.swmr)
@@ -261,14 +266,8 @@ class H5Tree:
                     self._trace(source, f"virtual dataset of {where}", hops + 1)
         left = (dataset.size or 0) * dataset.id.get_type().get_size()
         for file_name, offset, size in dataset.external or ():
-            what, name = f"external storage of {where}", os.fsdecode(file_name)
-            if not os.path.isabs(name):
-                # What is looked at here might not be what another process reads.
-                raise ExternalDataError(
-                    f"{self.path}: {what} is in {name!r}, a relative name, which libhdf5 looks up in the current "
-                    "folder of each process. Write the column again with an absolute name, or into the file."
-                )
-            path = self.access.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
+            what, path = f"external storage of {where}", os.fsdecode(file_name)
+            self.access.policy.admit(path, home=self.path, where=what)
             needed = min(size, left)
             left -= needed
             # libhdf5 would make zeros of what is not there.
