@@ -89,7 +89,7 @@ def _through_h5py(layout: ColumnLayout) -> str:
     elif layout.odd_type:
         why = f"its type in the file is {layout.odd_type}"
     elif layout.sources:
-        why = f"it is stored in another file, {layout.sources[0][0]}"
+        why = f"it is stored in another file, {layout.sources[-1][0]}"
     elif not layout.lists_its_chunks:
         why = "an axis other than the first can grow, and libhdf5 then lists its chunks under wrong places"
     else:

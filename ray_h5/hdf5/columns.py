@@ -28,6 +28,7 @@ from ray_h5.hdf5.gather import (
 )
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import is_transient
+from ray_h5.hdf5.rows import few
 
 _DIRECT_BYTES = 64 << 10
 """From as much on, libhdf5 puts values straight into the output; measured."""
@@ -250,7 +251,19 @@ class H5pyColumn:
             where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
             if is_transient(exc):
                 raise TransientIOError(f"{where}: {exc}") from exc
-            raise CorruptChunkError(f"{where}: h5py cannot read them, a chunk is damaged: {exc}") from exc
+            raise CorruptChunkError(f"{where}: h5py cannot read them{self._why(str(exc))}") from exc
+
+    def _why(self, text: str) -> str:
+        """Say what libhdf5's words mean for the files that the values are in, and what to do."""
+        files = few([path for path, state in self.layout.sources if state is not None] or [self.path])
+        if "filter" in text:
+            return f", a chunk is damaged: {text}. Restore the file that it is in from a copy: {files}"
+        if self.layout.storage == "virtual":
+            return (
+                f": {text}. Compare the shapes and types of its sources with what the virtual dataset says of them, "
+                f"and write it again; if they agree, one is damaged: restore it from a copy. They are in: {files}"
+            )
+        return f": {text}. Restore the file from a copy: {files}"
 
     def _read_range(self, dataset: h5py.Dataset, batch: RowRange, out: np.ndarray) -> None:
         (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))

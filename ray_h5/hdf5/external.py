@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
+from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import translated
 
@@ -25,10 +26,13 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     Raises
     ------
     OptionError
-        If one of them is empty, which would be the current folder of each process.
+        If they are no folders, or one of them is empty, which would be the current folder of each process.
     """
-    given = [allow_external] if isinstance(allow_external, (str, os.PathLike)) else allow_external
-    roots = [os.fspath(root) for root in given]
+    given = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
+    try:
+        roots = [os.fsdecode(root) for root in given]
+    except TypeError as exc:
+        raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
     if "" in roots:
         raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
     return tuple(map(os.path.abspath, roots))
@@ -44,15 +48,13 @@ class ExternalPolicy:
     def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
         return cls(tuple(os.path.realpath(root) for root in as_roots(allow_external)))
 
-    def admit(self, name: str, *, source: str, home: str, where: str) -> str:
-        """Return the real path of a file that another one refers to.
+    def admit(self, path: str, *, home: str, where: str) -> None:
+        """Raise unless a file that another one refers to may be read.
 
         Parameters
         ----------
-        name : str
-            The file, as it is referred to.
-        source : str
-            The file that refers to it; relative names start at its folder.
+        path : str
+            The file; a relative name is one that libhdf5 looks up in the current folder.
         home : str
             The file that was opened first: what leads back to it leads nowhere else.
         where : str
@@ -61,24 +63,39 @@ class ExternalPolicy:
         Raises
         ------
         ExternalDataError
-            If it lies outside the roots.
-        MissingSourceError
-            If it does not exist. libhdf5 would fill in for it, and say nothing.
+            If it lies outside the roots, or wherever a process happens to be.
         """
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
                 raise ExternalDataError(
-                    f"{home}: {where} leads to {name}, but {variable} tells libhdf5 to look elsewhere; unset it"
+                    f"{home}: {where} leads to {path}, but {variable} tells libhdf5 to look elsewhere; unset it"
                 )
-        path = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(source)), name))
-        if path != os.path.realpath(home) and not any(os.path.commonpath([root, path]) == root for root in self.roots):
+        if not os.path.isabs(path):
+            # What is looked at here might not be what another process reads.
             raise ExternalDataError(
-                f"{home}: {where} leads to {path}, which is outside allow_external={list(self.roots)}. If you "
-                f"trust it, pass allow_external=[{os.path.dirname(path)!r}]."
+                f"{home}: {where} leads to {path!r}, a relative name, which libhdf5 looks up in the current "
+                "folder of each process. Write the column again with an absolute name, or into the file."
             )
-        if identity_now(path) is None:
-            raise MissingSourceError(f"{home}: {where} leads to {path}, which does not exist")
-        return path
+        real = os.path.realpath(path)
+        if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in self.roots):
+            raise ExternalDataError(
+                f"{home}: {where} leads to {real}, which is outside allow_external={list(self.roots)}. If you "
+                f"trust it, pass allow_external=[{os.path.dirname(real)!r}]."
+            )
+
+
+def places_of(name: str, source: str) -> list[str]:
+    """Return where libhdf5 looks for a file that another one, `source`, refers to by `name`, in its order.
+
+    A relative name among them is one in the current folder.
+    """
+    absolute = os.path.isabs(name)
+    tail = os.path.basename(name) if absolute else name
+    places = [name] if absolute else []
+    places += [os.path.join(os.path.dirname(os.path.abspath(source)), tail), tail]
+    if Path(source).is_symlink():
+        places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
+    return places
 
 
 def identity_now(path: str) -> FileIdentity | None:

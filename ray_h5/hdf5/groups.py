@@ -11,6 +11,9 @@ from ray_h5.hdf5.layout import FileIdentity
 
 Address = tuple[int, int]
 
+Sources = dict[str, FileIdentity | None]
+"""Files outside, and their states; None for one that is not there."""
+
 
 @dataclass(slots=True)
 class Level:
@@ -26,7 +29,7 @@ class Level:
         What the names of columns below it begin with.
     address : tuple of int
         What tells it from other groups, whatever its name.
-    sources : dict of str to FileIdentity
+    sources : dict of str to FileIdentity or None
         The files that links on the way to it led to.
     holds : bool
         Whether there is a column below it.
@@ -38,7 +41,7 @@ class Level:
     names: Iterator[str | bytes]
     prefix: str
     address: Address
-    sources: dict[str, FileIdentity]
+    sources: Sources
     holds: bool = False
     loops: set[Address] = field(default_factory=set)
 

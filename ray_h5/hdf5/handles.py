@@ -115,10 +115,21 @@ class OpenFile:
         check_identity(self.path, self.identity, self.source.identity(), swmr=self._access.swmr)
         for path, identity in self._sources(names):
             found = identity_now(path)
-            if found is None:
+            if identity is None:
+                self._check_absent(path, found)
+            elif found is None:
                 # libhdf5 would fill in, and say nothing.
                 raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
-            check_identity(path, identity, found, swmr=self._access.swmr)
+            else:
+                check_identity(path, identity, found, swmr=self._access.swmr)
+
+    def _check_absent(self, path: str, found: FileIdentity | None) -> None:
+        # With swmr a reader keeps to the rows that there were.
+        if found is not None and not self._access.swmr:
+            raise StaleIndexError(
+                f"{self.path}: a column of it leads to {path}, which was not there when the column was described: "
+                "there may be more rows now. Make the dataset again."
+            )
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
@@ -129,7 +140,7 @@ class OpenFile:
         except RayH5Error:
             return False  # opened anew, it says so of the columns that this concerns
 
-    def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity]]:
+    def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity | None]]:
         return [source for name in names if name in self._columns for source in self._columns[name].sources]
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:

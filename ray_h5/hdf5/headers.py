@@ -23,7 +23,7 @@ SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
 
 def describe_column(
-    dataset: h5py.Dataset, name: str, *, path: str, at_home: bool, sources: tuple[tuple[str, FileIdentity], ...]
+    dataset: h5py.Dataset, name: str, *, path: str, at_home: bool, sources: tuple[tuple[str, FileIdentity | None], ...]
 ) -> ColumnLayout:
     """Describe a dataset as a column.
 
@@ -37,8 +37,8 @@ def describe_column(
         The file that was opened, for messages.
     at_home : bool
         Whether the dataset is stored in that file and not behind an external link.
-    sources : tuple of (str, FileIdentity)
-        The other files that its values come from.
+    sources : tuple of (str, FileIdentity or None)
+        The other files that its values come from, as in `ColumnLayout`.
 
     Raises
     ------

@@ -111,9 +111,9 @@ class ColumnLayout:
     user_block : int
         Size of what lies before the HDF5 part of its file, in bytes. Whether it is counted in the
         offsets of chunks differs between versions of libhdf5.
-    sources : tuple of (str, FileIdentity)
+    sources : tuple of (str, FileIdentity or None)
         Other files that the values come from: behind external links, of a virtual dataset, or
-        external storage.
+        external storage. None: there is no such file, and if there were, values would come from it.
     direct : bool
         Whether this package decodes the bytes itself; otherwise h5py does.
     odd_type : str
@@ -136,7 +136,7 @@ class ColumnLayout:
     item_bytes: int = 0
     lists_its_chunks: bool = True
     user_block: int = 0
-    sources: tuple[tuple[str, FileIdentity], ...] = ()
+    sources: tuple[tuple[str, FileIdentity | None], ...] = ()
     direct: bool = False
     odd_type: str = ""
     path: str = field(default="", compare=False)

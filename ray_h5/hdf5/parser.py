@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import h5py
@@ -16,11 +17,12 @@ from ray_h5.errors import (
     MissingSourceError,
     RayH5Error,
     TransientIOError,
+    TruncatedFileError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names
-from ray_h5.hdf5.groups import Descent, Level
+from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names, places_of
+from ray_h5.hdf5.groups import Descent, Level, Sources
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
@@ -69,8 +71,8 @@ class H5Tree:
     file: h5py.File
     access: Access
     _linked_files: dict[str, tuple[h5py.File, FileIdentity]] = field(default_factory=dict)
-    _sources: dict[str, FileIdentity] = field(default_factory=dict)
-    _entered: tuple[h5py.Group, dict[str, FileIdentity]] | None = None
+    _sources: Sources = field(default_factory=dict)
+    _entered: tuple[h5py.Group, Sources] | None = None
 
     @property
     def path(self) -> str:
@@ -229,13 +231,25 @@ class H5Tree:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
-        path = self.access.policy.admit(name, source=source, home=self.path, where=where)
+        places = places_of(name, source)
+        absent = list(takewhile(lambda place: not os.path.exists(place), places))
+        self._sources.update(dict.fromkeys(absent))
+        path = (places[len(absent) :] or places)[0]
+        self.access.policy.admit(path, home=self.path, where=where)
+        self._look_at(path, where)
         if path not in self._linked_files:
             opened = open_h5(path, self.access.swmr)
             # Of what was opened: by its name there may be another one by now.
             self._linked_files[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
         file, self._sources[path] = self._linked_files[path]
         return file
+
+    def _look_at(self, path: str, where: str) -> FileIdentity:
+        """Return, and keep, the state of a file outside, also that it is not there, for which libhdf5 would fill in."""
+        self._sources[path] = found = identity_now(path)
+        if found is None:
+            raise MissingSourceError(f"{self.path}: {where} leads to {path}, which does not exist")
+        return found
 
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
@@ -244,28 +258,29 @@ class H5Tree:
                 names = numbered_names(each.file_name, each.dset_name)
                 for number, (file_name, name) in enumerate(names):
                     try:
-                        self._trace_virtual(dataset, file_name, name, f"virtual dataset of {where}", hops)
+                        source = self._virtual_source(dataset, file_name, name, f"virtual dataset of {where}", hops)
                     except MissingSourceError:
                         if number == 0:
                             raise
                         break
-        for file_name, _, _ in dataset.external or ():
-            what, name = f"external storage of {where}", os.fsdecode(file_name)
-            if not os.path.isabs(name):
-                # What is looked at here might not be what another process reads.
-                raise ExternalDataError(
-                    f"{self.path}: {what} is in {name!r}, a relative name, which libhdf5 looks up in the current "
-                    "folder of each process. Write the column again with an absolute name, or into the file."
+                    self._trace(source, f"virtual dataset of {where}", hops + 1)
+        left = (dataset.size or 0) * dataset.id.get_type().get_size()
+        for file_name, offset, size in dataset.external or ():
+            what, path = f"external storage of {where}", os.fsdecode(file_name)
+            self.access.policy.admit(path, home=self.path, where=what)
+            needed = min(size, left)
+            left -= needed
+            # libhdf5 would make zeros of what is not there.
+            if needed and (found := self._look_at(path, what).size) < offset + needed:
+                raise TruncatedFileError(
+                    f"{self.path}: {what} is in {path}, {needed} bytes from byte {offset} on: expected "
+                    f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
                 )
-            path = self.access.policy.admit(name, source=dataset.file.filename, home=self.path, where=what)
-            if (found := identity_now(path)) is None:
-                raise MissingSourceError(f"{self.path}: {what} is in {path}, which no longer exists")
-            self._sources[path] = found
 
-    def _trace_virtual(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> None:
+    def _virtual_source(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> h5py.Dataset:
         if hops >= _MAX_LINK_HOPS:
             raise MissingSourceError(f"{self.path}: {where} leads through more than {_MAX_LINK_HOPS} files: a loop")
-        self._trace(self.source(dataset, file_name, name, where, hops), where, hops + 1)
+        return self.source(dataset, file_name, name, where, hops)
 
     def source(
         self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset", hops: int = 0
@@ -295,7 +310,7 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     return columns, refused
 
 
-def _level(group: h5py.Group, prefix: str, sources: dict[str, FileIdentity]) -> Level:
+def _level(group: h5py.Group, prefix: str, sources: Sources) -> Level:
     info = h5py.h5o.get_info(group.id)
     return Level(group, iter(group), prefix, (info.fileno, info.addr), sources)
 

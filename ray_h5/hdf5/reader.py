@@ -20,7 +20,8 @@ from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.hdf5.opening import is_transient
-from ray_h5.hdf5.rows import Rows, as_request, as_rows, check_fit, common_rows, near_names
+from ray_h5.hdf5.rows import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, near_names
+from ray_h5.options import as_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +45,7 @@ class RowReader:
 
     Parameters
     ----------
-    path : str or path-like
+    path : str, bytes or path-like
         The file.
     group : str
         The group whose datasets are the columns.
@@ -75,7 +76,7 @@ class RowReader:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | bytes | os.PathLike[str],
         group: str = "/",
         threads: int = 1,
         allow_external: Iterable[str | os.PathLike[str]] = (),
@@ -83,16 +84,16 @@ class RowReader:
         expect: FileIdentity | None = None,
         swmr: bool = False,
     ) -> None:
-        if threads < 1:
-            raise OptionError(f"threads={threads}: expected 1 or more")
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise OptionError(f"path={path!r}: expected the path of one file")
         if not isinstance(group, str):
             raise OptionError(
                 f"group={group!r}: expected the name of one group; columns of several are read from the group above "
                 "them, by names such as 'a/x' and 'b/x'"
             )
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = os.path.abspath(os.fsdecode(path))
         self.group = group
-        self.threads = threads
+        self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()
         self._policy = ExternalPolicy.of(allow_external)
         self._expect = expect
@@ -149,9 +150,8 @@ class RowReader:
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
-        if isinstance(names, str):
-            raise OptionError(f"columns={names!r}: expected a list of names, found one; write [{names!r}]")
-        found, absent = self._retrying(lambda: self._find(names))
+        wanted = as_names(names)
+        found, absent = self._retrying(lambda: self._find(wanted))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
             layout = self.layout
@@ -190,7 +190,9 @@ class RowReader:
         self._fill(out, wanted)
         return out
 
-    def read_into(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray | None = None) -> None:
+    def read_into(
+        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+    ) -> None:
         """Read rows into arrays that are there already.
 
         Parameters
@@ -198,10 +200,10 @@ class RowReader:
         out : mapping of str to numpy.ndarray
             An array for each column wanted. A dtype other than the column's casts, as
             ``astype`` does, chunk by chunk.
-        rows : numpy.ndarray
+        rows : slice, or sequence or array of int or bool
             Rows, as in `read`.
-        places : numpy.ndarray, optional
-            int64: ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+        places : sequence or array of int, optional
+            ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
 
         Raises
         ------
@@ -212,19 +214,20 @@ class RowReader:
             return
         layouts = self.find(list(out))
         rows = as_rows(rows, common_rows(self.path, layouts), self.path)
+        places = None if places is None else as_places(places)
         for name, array in out.items():
             check_fit(array, layouts[name], len(rows), places, f"{self.path}: column {name!r}")
         self._fill(out, request_of(rows, places))
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return what the values of columns take in the file; of those of varying length, where they are."""
-        self.find(columns)
-        return self._retrying(lambda: self._file().stored_bytes(columns))
+        names = list(self.find(columns))
+        return self._retrying(lambda: self._file().stored_bytes(names))
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return what the file says of the values of columns: names of an enum's, how they are packed."""
-        self.find(columns)
-        return self._retrying(lambda: self._file().notes(columns))
+        names = list(self.find(columns))
+        return self._retrying(lambda: self._file().notes(names))
 
     def close(self) -> None:
         """Let go of the file. It may stay open in the cache of the process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,10 +26,8 @@ _MATLAB = (
 def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     """Return `rows` as an int64 array of row numbers, each checked to be below `num_rows`."""
     if isinstance(rows, slice):
-        return np.arange(*rows.indices(num_rows), dtype=np.int64)
-    wanted = np.asarray(rows)
-    if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iub"):
-        raise OptionError(f"rows: expected a slice or a 1-d array of int or bool, found {wanted.dtype} {wanted.shape}")
+        return np.arange(*_indices(rows, num_rows), dtype=np.int64)
+    wanted = _one_axis("rows", rows, "iub", "a slice or a 1-d array of int or bool")
     if wanted.dtype.kind == "b":
         if len(wanted) != num_rows:
             raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
@@ -37,21 +35,57 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
     # Before the cast, which would make another row of one that int64 cannot hold.
     outside = (wanted < 0) | (wanted >= num_rows)
     if outside.any():
-        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows (0 to {num_rows - 1})")
+        numbers = f" (0 to {num_rows - 1})" if num_rows else ""
+        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows{numbers}")
     return wanted.astype(np.int64)
 
 
 def as_request(rows: Rows, num_rows: int, where: str) -> Request:
     """Return a request for `rows`; errors as in `as_rows`."""
     if isinstance(rows, slice):
-        start, stop, step = rows.indices(num_rows)
+        start, stop, step = _indices(rows, num_rows)
         if step == 1:
             return RowRange(start, 0, max(0, stop - start))
     return request_of(as_rows(rows, num_rows, where))
 
 
+def _indices(rows: slice, num_rows: int) -> tuple[int, int, int]:
+    try:
+        return rows.indices(num_rows)
+    except (TypeError, ValueError) as exc:
+        raise OptionError(f"rows={rows}: expected a slice of integers, of a step other than 0") from exc
+
+
+def _one_axis(option: str, given: Any, kinds: str, expected: str) -> np.ndarray:
+    try:
+        found = np.asarray(given)
+    except ValueError as exc:
+        raise OptionError(f"{option}: expected {expected}, found lists of several lengths") from exc
+    if found.ndim != 1 or (found.size and found.dtype.kind not in kinds):
+        raise OptionError(f"{option}: expected {expected}, found {found.dtype} {found.shape}")
+    return found
+
+
+def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return `places` as an int64 array; what int64 cannot hold is below zero."""
+    return _one_axis("places", places, "iu", "a 1-d array of int").astype(np.int64, copy=False)
+
+
+def as_names(columns: Any) -> list[str]:
+    """Return what may be column names as a list of names; one alone is no list of its letters."""
+    if isinstance(columns, str):
+        raise OptionError(f"columns={columns!r}: expected a list of names, found one; write [{columns!r}]")
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    for name in names:
+        if not isinstance(name, str):
+            raise OptionError(f"columns={columns!r}: expected a list of names (str), found {name!r}")
+    return names
+
+
 def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:
     """Raise `OptionError` unless `count` rows of a column can go to `places` of `array`."""
+    if not isinstance(array, np.ndarray):
+        raise OptionError(f"{where}: expected a numpy array to read into, found a {type(array).__name__}")
     last = count - 1 if places is None else int(places.max(initial=-1))
     if array.shape[1:] != layout.row_shape or array.ndim == 0 or last >= len(array):
         raise OptionError(

@@ -10,6 +10,7 @@ from ray_h5.hdf5.layout import Kind
 
 _KINDS: dict[str, Kind] = {
     "b": "bool", "i": "number", "u": "number", "f": "number", "c": "number", "S": "string", "M": "time",
+    "m": "time",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "identity": astuple(facts.identity),
         "listing": facts.listing,
         "left_out": facts.left_out,
-        "sources": [[path, astuple(identity)] for path, identity in facts.sources],
+        "sources": [[path, None if identity is None else astuple(identity)] for path, identity in facts.sources],
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
@@ -71,7 +71,7 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         {column.spec.name: column for column in columns},
         None if listing is None else tuple(listing),
         tuple((name, why) for name, why in described["left_out"]),
-        tuple((source, FileIdentity(*identity)) for source, identity in described["sources"]),
+        tuple((source, None if state is None else FileIdentity(*state)) for source, state in described["sources"]),
         {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
     )
 
@@ -80,7 +80,8 @@ def _check(facts: FileFacts) -> None:
     for column in facts.columns.values():
         _check_integers(f"column {column.spec.name!r}", column.num_rows, column.chunk_rows - 1)
     for source, identity in ((facts.path, facts.identity), *facts.sources):
-        _check_integers(f"the state of {source!r}", *map(_absolute, astuple(identity)))
+        if identity is not None:
+            _check_integers(f"the state of {source!r}", *map(_absolute, astuple(identity)))
     for name in facts.listing or ():
         if name not in facts.columns:
             raise ValueError(f"column {name!r} is listed, and not described")

@@ -101,7 +101,7 @@ class FileFacts:
         The names of all columns that can be read as rows, once they were asked for.
     left_out : tuple of (str, str)
         Columns that have rows which cannot be read, and why; known with the listing.
-    sources : tuple of (str, FileIdentity)
+    sources : tuple of (str, FileIdentity or None)
         Other files that columns come from.
     values : mapping of ColumnSpec to pyarrow.Array
         Scalar and virtual columns read so far, one value a row.
@@ -112,7 +112,7 @@ class FileFacts:
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
-    sources: tuple[tuple[str, FileIdentity], ...] = ()
+    sources: tuple[tuple[str, FileIdentity | None], ...] = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,8 @@ _NO_TENSORS = {
     "list": ("arrays of varying length", "one such array a row"),
 }
 """What no array can be made of, and what to write instead."""
+
+_ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class ColumnSpec:
             raise UnsupportedColumnError(
                 f"{layout.where} has dtype {layout.dtype}, whose long doubles Arrow and torch lack. RowReader reads "
                 "it; or write them as float64 (complex128)."
+            )
+        if (odd := _odd_time(layout.dtype)) is not None:
+            raise UnsupportedColumnError(
+                f"{layout.where} has times of dtype {odd}, a unit that Arrow lacks. RowReader reads it; or write them "
+                "in seconds, or as int64."
             )
         # Fixed-length strings of two files may differ in length: they meet as objects.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
@@ -185,7 +192,22 @@ def _is_utf8(value: object) -> bool:
 
 def has_long_double(dtype: np.dtype) -> bool:
     """Tell whether values are, or hold, long doubles, which Arrow and torch lack."""
+    return any(each.kind in "fc" and real_dtype(each).itemsize > 8 for each in _plain(dtype))
+
+
+def _odd_time(dtype: np.dtype) -> np.dtype | None:
+    """Return the dtype of times in a unit that Arrow lacks, or takes for another, if there are such."""
+    units = {"M": _ARROW_UNITS | {("D", 1)}, "m": _ARROW_UNITS}
+    odd = (each for each in _plain(dtype) if each.kind in units and np.datetime_data(each) not in units[each.kind])
+    return next(odd, None)
+
+
+def _plain(dtype: np.dtype) -> Iterator[np.dtype]:
+    """Yield the dtypes of the values that a value is made of."""
     if dtype.names is not None:
-        return any(has_long_double(dtype[name]) for name in dtype.names)
-    element = dtype.subdtype[0] if dtype.subdtype else dtype
-    return element.kind in "fc" and real_dtype(element).itemsize > 8
+        for name in dtype.names:
+            yield from _plain(dtype[name])
+    elif dtype.subdtype is not None:
+        yield from _plain(dtype.subdtype[0])
+    else:
+        yield dtype

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.external import identity_now
 from ray_h5.planning.encoding import from_body, to_body
 from ray_h5.planning.facts import FileFacts, Question, Scope
 from ray_h5.planning.recent import Recent
@@ -25,7 +25,7 @@ _MAX_FILES = 200_000
 _MAX_VALUE_BYTES = 1 << 30
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 2
+_VERSION = 3
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -74,10 +74,7 @@ def recall(path: str, scope: Scope, index_dir: str | None, question: Question) -
 def is_current(facts: FileFacts) -> bool:
     """Whether the file, and those that its columns come from, are as they were."""
     try:
-        return all(
-            FileIdentity.of(os.stat(path)) == identity
-            for path, identity in ((facts.path, facts.identity), *facts.sources)
-        )
+        return all(identity_now(path) == identity for path, identity in ((facts.path, facts.identity), *facts.sources))
     except OSError:
         return False  # opening it says what is wrong
 

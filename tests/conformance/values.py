@@ -75,6 +75,7 @@ def _references(file: h5py.File) -> None:
 
 
 TIMES = np.arange(5).astype("M8[s]").astype(h5py.opaque_dtype(np.dtype("M8[s]")))
+SPANS = np.arange(5).astype("m8[s]").astype(h5py.opaque_dtype(np.dtype("m8[s]")))
 RECORDS = np.array([(i, i / 2, b"ab") for i in range(5)], [("a", "<i4"), ("b", ">f8"), ("c", "S3")])
 UNSUPPORTED = tuple((name, UnsupportedColumnError) for name in ("x", "scalar", "null"))
 
@@ -93,6 +94,7 @@ VALUES = (
     Case("opaque", in_file(_both(np.array([b"ab", b"c", b"\0d"], "V2")))),
     Case("array type", in_file(_arrays)),
     Case("datetime", in_file(_both(TIMES))),
+    Case("timedelta", in_file(_both(SPANS))),
     Case("arrays of any length", in_file(_lists)),
     Case("20-bit integer", in_file(_twenty_bits)),
     Case("bfloat", in_file(_bfloat)),

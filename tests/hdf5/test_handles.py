@@ -506,15 +506,45 @@ def test_use_after_close(path, use):
     reader.close()
 
 
-@pytest.mark.parametrize("threads", [0, -1])
+@pytest.mark.parametrize("threads", [0, -1, None, "2", 1.5, True])
 def test_threads_that_are_none(path, threads):
-    with pytest.raises(OptionError, match=f"threads={threads}: expected 1 or more") as caught:
+    with pytest.raises(OptionError, match=f"threads={threads!r}: expected an integer of 1 or more") as caught:
         RowReader(path, threads=threads)
     assert isinstance(caught.value, ValueError)
 
 
 def test_repr(path):
     assert repr(RowReader(path, threads=2)) == f"RowReader({path!r}, group='/', threads=2)"
+
+
+def test_a_path_of_bytes_is_one(path):
+    assert RowReader(os.fsencode(path)).path == path
+
+
+@pytest.mark.parametrize("path", [None, 3, ["a.h5"]])
+def test_paths_that_are_none(path):
+    with pytest.raises(OptionError, match=r"path=.*: expected the path of one file"):
+        RowReader(path)
+
+
+@pytest.mark.parametrize("allow_external", [None, 3, [None]])
+def test_folders_that_are_none(path, allow_external):
+    with pytest.raises(OptionError, match=r"allow_external=.*: expected folders"):
+        RowReader(path, allow_external=allow_external)
+
+
+@pytest.mark.parametrize("columns", [None, 1, b"x", [1], ["x", b"s"], [["x"]], [None]])
+def test_names_that_are_none(path, columns):
+    reader = RowReader(path)
+    for look in (reader.read, reader.find, reader.stored_bytes, reader.notes):
+        with pytest.raises(OptionError, match="expected a list of names"):
+            look(columns)
+
+
+def test_names_that_are_given_once(path):
+    reader = RowReader(path)
+    for look in (reader.read, reader.find, reader.stored_bytes, reader.notes):
+        assert list(look(iter(["s", "x"]))) == ["s", "x"]
 
 
 def test_counts_begin_at_nothing(path):
@@ -540,6 +570,9 @@ BAD_ROWS = [
     (None, OptionError, "expected a slice or a 1-d array"),
     ([2**70], OptionError, "expected a slice or a 1-d array"),
     ({1, 2}, OptionError, "expected a slice or a 1-d array"),
+    ([[1], [1, 2]], OptionError, "expected a slice or a 1-d array of int or bool, found lists of several lengths"),
+    (slice(None, None, 0), OptionError, "expected a slice of integers, of a step other than 0"),
+    (slice(1.5, 3), OptionError, "rows=slice(1.5, 3, None): expected a slice of integers"),
 ]
 
 
@@ -608,6 +641,26 @@ def test_read_into_refuses_what_does_not_fit(tmp_path, storage, shape, rows, pla
     assert not out.any()
 
 
+@pytest.mark.parametrize("places", [[2, 0], np.array([2, 0], "u8"), np.array([2, 0], "i2"), range(2, -1, -2)], ids=str)
+def test_places_of_every_kind(path, places):
+    out = np.zeros((3, 30), "i4")
+    RowReader(path).read_into({"x": out}, [5, 9], places)
+    assert_same(out, np.stack([VALUES[9], np.zeros(30, "i4"), VALUES[5]]))
+
+
+@pytest.mark.parametrize("places", [[2.0, 0.0], [True, False], [[2, 0]], 3, "x", [[1], [1, 2]], [2**63, 0]], ids=str)
+def test_places_that_are_none(path, places):
+    out = np.zeros((3, 30), "i4")
+    with pytest.raises(OptionError, match="places"):
+        RowReader(path).read_into({"x": out}, [5, 9], places)
+    assert not out.any()
+
+
+def test_a_list_is_no_array_to_read_into(path):
+    with pytest.raises(OptionError, match="column 'x': expected a numpy array to read into, found a list"):
+        RowReader(path).read_into({"x": [[0] * 30] * 3}, [0, 1])
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 def test_columns_without_rows(tmp_path, storage):
     path = write(tmp_path / "a.h5", {"x": np.zeros((0, 30), "f4")}, maxshape=(None, 30) if STORAGES[storage] else None)
@@ -615,7 +668,7 @@ def test_columns_without_rows(tmp_path, storage):
     assert reader.num_rows == 0
     for rows in ([], slice(None), np.zeros(0, bool)):
         assert reader.read(["x"], rows)["x"].shape == (0, 30)
-    with pytest.raises(RowIndexError, match="row 0 is not among its 0 rows"):
+    with pytest.raises(RowIndexError, match=r"row 0 is not among its 0 rows$"):
         reader.read(["x"], [0])
 
 

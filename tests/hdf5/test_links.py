@@ -1,5 +1,6 @@
 """Which columns a file has: groups, links and names, and what cannot be read as rows."""
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -19,6 +20,7 @@ from ray_h5.errors import (
     RayH5Error,
     SchemaMismatchError,
     StaleIndexError,
+    TruncatedFileError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
@@ -400,6 +402,39 @@ def test_storage_by_a_relative_name_beside_the_file(tmp_path, monkeypatch):
         assert "raw.bin" in str(exc)  # noqa: PT017  it may be refused, but nothing is damaged
 
 
+SEGMENTS = {
+    # (offset, size) of each file, and how long the last of them has to be.
+    "one": ([(0, 40)], 40),
+    "offset": ([(24, 40)], 64),
+    "unlimited": ([(8, h5py.h5s.UNLIMITED)], 48),
+    "more room than rows": ([(0, 400)], 40),
+    "several": ([(0, 16), (16, 16), (4, 100)], 12),
+    "rows that take two elements": ([(0, 16), (4, 100)], 68),
+}
+
+
+@pytest.mark.parametrize("what", SEGMENTS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_storage_that_is_cut_short(tmp_path, what, whole):
+    # libhdf5 makes zeros of what is not there.
+    segments, needed = SEGMENTS[what]
+    paths = [tmp_path / f"{i}.bin" for i in range(len(segments))]
+    external = [(str(path), *segment) for path, segment in zip(paths, segments, strict=True)]
+    shape = (5, 2) if "two" in what else (5,)
+    for path in paths:
+        path.write_bytes(b"\1" * 500)
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("raw", shape, "i8", external=external))
+    os.truncate(paths[-1], needed if whole else needed - 1)
+    reader = RowReader(path, allow_external=[tmp_path])
+    if whole:
+        assert_same(reader.read(["raw"])["raw"], by_h5py(path, "raw"))
+        return
+    with pytest.raises(TruncatedFileError, match=f"expected {needed} bytes or more, found {needed - 1}") as caught:
+        reader.read(["raw"])
+    assert f"external storage of column 'raw' is in {paths[-1]}" in str(caught.value)
+    assert list(reader.layout.refused) == ["raw"]
+
+
 MISSING = {
     "file of a link": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("gone.h5", "/x")), "gone.h5"),
     "file of a link, with %": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("100%.h5", "/x")), "100%.h5"),
@@ -636,14 +671,18 @@ def numbered(tmp_path):
     inside.mkdir()
     for i in range(3):
         write(inside / f"part{i}.h5", {"x": np.array([10 * i, 10 * i + 1], "i4")})
-    space = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
-    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (2,), (2,))
-    plist = plist_with()
-    plist.set_virtual(space, b"part%b.h5", b"x", h5py.h5s.create_simple((2,)))
     with h5py.File(inside / "a.h5", "w", libver="latest") as file:
-        whole = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
-        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, whole, plist)
+        numbered_column(file, "x", "part%b.h5", 2, h5py.h5t.STD_I32LE)
     return inside / "a.h5"
+
+
+def numbered_column(file, name, source, rows, type_id=h5py.h5t.STD_I64LE):
+    """Make a virtual column over the column x, of so many rows, of each of the numbered files."""
+    space = h5py.h5s.create_simple((rows,), (h5py.h5s.UNLIMITED,))
+    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (rows,), (rows,))
+    plist = plist_with()
+    plist.set_virtual(space, source.encode(), b"x", h5py.h5s.create_simple((rows,)))
+    h5py.h5d.create(file.id, name.encode(), type_id, space, plist)
 
 
 def test_numbered_sources(numbered):
@@ -651,6 +690,28 @@ def test_numbered_sources(numbered):
         RowReader(numbered).read(["x"])
     reader = RowReader(numbered, allow_external=[numbered.parent])
     assert_same(reader.read(["x"], [5, 0, 2])["x"], by_h5py(numbered, "x", [5, 0, 2]))
+
+
+@pytest.mark.parametrize("what", ["file", "dataset of a file that there is"])
+def test_numbered_sources_that_are_added(numbered, what):
+    if what != "file":
+        write(numbered.parent / "part3.h5", {"other": ROWS})
+    reader = RowReader(numbered, allow_external=[numbered.parent])
+    assert len(reader.read(["x"])["x"]) == 6
+    write(numbered.parent / "part3.h5", {"x": np.array([30, 31], "i4")})
+    with pytest.raises(StaleIndexError, match=r"part3\.h5"):
+        reader.read(["x"])
+    found = RowReader(numbered, allow_external=[numbered.parent]).read(["x"])["x"]
+    assert found.tolist() == [0, 1, 10, 11, 20, 21, 30, 31]
+    assert_same(found, by_h5py(numbered, "x"))
+
+
+def test_numbered_sources_that_lead_to_what_is_missing(numbered):
+    # libhdf5 would count the source, and fill in for what is behind it.
+    with h5py.File(numbered.parent / "part3.h5", "w") as file:
+        file.create_virtual_dataset("x", virtual("gone.h5", "x", (2,)))
+    with pytest.raises(MissingSourceError, match=r"gone\.h5"):
+        RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
 
 
 def test_numbered_sources_do_not_lead_outside(numbered, tmp_path):
@@ -678,6 +739,86 @@ def test_numbered_columns_do_not_lead_outside(world, number):
     with pytest.raises(ExternalDataError, match=r"secret\.h5"):
         RowReader(world.path).read(["chained"])
     assert RowReader(world.path, allow_external=[world.outside]).read(["chained"])["chained"].tolist() == expected
+
+
+PLACES = {"absolute": 1, "beside": 2, "current": 3, "real": 4}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Four folders where b.h5 may be; "beside" has a symbolic link a.h5 to the one in "real"."""
+    for folder in PLACES:
+        (tmp_path / folder).mkdir()
+    os.symlink(tmp_path / "real" / "a.h5", tmp_path / "beside" / "a.h5")
+    monkeypatch.chdir(tmp_path / "current")
+    return tmp_path
+
+
+@pytest.mark.parametrize("column", ["link", "virtual", "numbered"])
+@pytest.mark.parametrize("name", ["b.h5", "absolute/b.h5"])
+@pytest.mark.parametrize("there", [there for n in range(5) for there in itertools.combinations(PLACES, n)], ids=str)
+def test_sources_are_those_that_libhdf5_finds(places, column, name, there):
+    source = name if name == "b.h5" else str(places / name)
+    write(places / "beside" / "b0.h5", {"x": np.full(5, 9)})
+    for folder in there:
+        write(places / folder / ("b1.h5" if column == "numbered" else "b.h5"), {"x": np.full(5, PLACES[folder])})
+    with h5py.File(places / "real" / "a.h5", "w", libver="latest") as file:
+        file["link"] = h5py.ExternalLink(source, "/x")
+        file.create_virtual_dataset("virtual", virtual(source, "x"))
+        numbered_column(file, "numbered", source.replace("b.h5", "b%b.h5"), 5)
+    reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
+    looked = there if name != "b.h5" else [folder for folder in there if folder != "absolute"]
+    if looked and looked[0] == "current":
+        with pytest.raises(ExternalDataError, match="in the current folder of each process"):
+            reader.read([column])
+    elif looked or column == "numbered":
+        expected = [9] * 5 * (column == "numbered") + [PLACES[folder] for folder in looked[:1]] * 5
+        assert reader.read([column])[column].tolist() == expected
+        assert_same(reader.read([column])[column], by_h5py(places / "beside" / "a.h5", column))
+    else:
+        with pytest.raises(MissingSourceError, match=r"b\.h5, which does not exist"):
+            reader.read([column])
+
+
+def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
+    # libhdf5 opens the source by the name of the link.
+    (places / "beside" / "a.h5").unlink()
+    write(places / "beside" / "c.h5", {"x": ROWS})
+    write(places / "real" / "c.h5", {"x": ROWS + 1})
+    file_with(places / "real" / "b.h5", lambda file: file.create_virtual_dataset("x", virtual("c.h5", "x")))
+    os.symlink(places / "real" / "b.h5", places / "beside" / "b.h5")
+    path = file_with(
+        places / "beside" / "a.h5",
+        lambda file: [
+            file.create_virtual_dataset("virtual", virtual("b.h5", "x")),
+            file.__setitem__("link", h5py.ExternalLink("b.h5", "/x")),
+        ],
+    )
+    for column in ("virtual", "link"):
+        reader = RowReader(path, allow_external=[places])
+        assert reader.read([column])[column].tolist() == by_h5py(path, column).tolist() == ROWS.tolist()
+        reader = RowReader(path, allow_external=[places / "real"])
+        with pytest.raises(ExternalDataError, match=r"beside/c\.h5"):
+            reader.read([column])
+
+
+@pytest.mark.parametrize("folder", ["beside", "current"])
+def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch, folder):
+    write(places / "real" / "b.h5", {"x": ROWS})
+    file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
+    assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
+    monkeypatch.chdir(places / "absolute")
+    write(places / ("absolute" if folder == "current" else folder) / "b.h5", {"x": ROWS + 1})
+    with pytest.raises(StaleIndexError, match=r"b\.h5, which was not there"):
+        reader.read(["x"])
+
+
+def test_a_second_place_is_outside_too(places):
+    write(places / "real" / "b.h5", {"x": ROWS})
+    file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    with pytest.raises(ExternalDataError, match=r"real/b\.h5, which is outside"):
+        RowReader(places / "beside" / "a.h5", allow_external=[places / "beside"]).read(["x"])
 
 
 @pytest.mark.parametrize("variable", ["HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX", "HDF5_EXTFILE_PREFIX"])

@@ -110,12 +110,40 @@ def test_large_rows_are_read_by_themselves(tmp_path, row_bytes):
 
 
 def test_the_message_names_the_rows_that_are_damaged(tmp_path):
-    # A filter that h5py undoes, so that nothing looks at its chunks before.
-    path = write(tmp_path / "a.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
-    flip(path, stored_chunks(path, "x")[5].byte_offset)
-    reader = RowReader(path)
-    with pytest.raises(CorruptChunkError, match=r"column 'x', rows 113 to 113: h5py cannot read them"):
+    # A filter that h5py undoes, so that nothing looks at its chunks before; behind a virtual column.
+    source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
+    flip(source, stored_chunks(source, "x")[5].byte_offset)
+    layout = h5py.VirtualLayout((400, 8), "f4")
+    layout[:] = h5py.VirtualSource(source, "x", (400, 8))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    with pytest.raises(CorruptChunkError, match=r"column 'x', rows 113 to 113: h5py cannot read them") as caught:
         reader.read(["x"], [350, 7, 113, 3])
+    assert "a chunk is damaged: " in str(caught.value)
+    assert str(caught.value).endswith(f"Restore the file that it is in from a copy: {source}")
+
+
+def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
+    source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), fletcher32=True)
+    flip(source, stored_chunks(source, "x")[5].byte_offset)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink(source, "/x")
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    with pytest.raises(CorruptChunkError, match=r"leads to .*b\.h5: column 'x', chunk 5 .*the checksum is wrong"):
+        reader.read(["x"], [350, 7, 113, 3])
+
+
+@pytest.mark.parametrize("values", [np.arange(3), np.array([b"a"] * 5)])
+def test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged(tmp_path, values):
+    source = write(tmp_path / "b.h5", {"x": values})
+    layout = h5py.VirtualLayout((5,), "i8")
+    layout[:] = h5py.VirtualSource(source, "x", (5,))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    with pytest.raises(CorruptChunkError, match=r"Compare the shapes and types of its sources .*b\.h5$") as caught:
+        RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])
+    assert "a chunk is damaged" not in str(caught.value)
 
 
 @given(

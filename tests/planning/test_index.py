@@ -120,10 +120,24 @@ def test_single_values_are_left_out(tmp_path):
         ),
         (np.zeros((4, 5), [("pt", "f4")]), "or write each of their fields as a column of its own"),
         (np.zeros((4, 2), "M8[s]").astype(h5py.opaque_dtype("M8[s]")), "or write them as int64"),
+        (np.zeros(4, "M8[h]").astype(h5py.opaque_dtype("M8[h]")), "has times of dtype datetime64[h], a unit that"),
+        (np.zeros(4, "M8[10s]").astype(h5py.opaque_dtype("M8[10s]")), "has times of dtype datetime64[10s], a unit"),
+        (np.zeros(4, "m8[D]").astype(h5py.opaque_dtype("m8[D]")), "has times of dtype timedelta64[D], a unit that"),
+        (np.zeros(4, [("t", h5py.opaque_dtype("M8[h]"))]), "has times of dtype datetime64[h], a unit that"),
         (np.zeros(4, np.longdouble), "whose long doubles Arrow and torch lack. RowReader reads it; or write them as"),
         (np.zeros(4, [("x", np.longdouble)]), "whose long doubles Arrow and torch lack"),
     ],
-    ids=["strings", "compound", "times", "long double", "long double inside"],
+    ids=[
+        "strings",
+        "compound",
+        "times",
+        "hours",
+        "tens of seconds",
+        "days",
+        "hours inside",
+        "long double",
+        "long double inside",
+    ],
 )
 def test_what_only_the_reader_reads(tmp_path, values, says):
     rewrite(tmp_path / "a.h5", x=values, y=np.arange(4))

@@ -243,6 +243,18 @@ def test_columns_inside_a_struct(tmp_path):
     assert plan_files([path], predicate=field("pair", "one") == 3)[1].selection.tolist() == [1]
 
 
+@pytest.mark.parametrize("dtype", ["M8[D]", "M8[s]", "m8[s]", "m8[us]"])
+def test_times_are_compared_with_times(tmp_path, dtype):
+    path = str(tmp_path / "a.h5")
+    times = np.arange(4).astype(dtype)
+    times[1] = "NaT"
+    with h5py.File(path, "w") as file:
+        file["t"] = times.astype(h5py.opaque_dtype(times.dtype))
+        file["x"] = np.arange(4)
+    for wanted, rows in ((times[2], [2]), ([times[3], times[0]], [0, 3]), (between(times[2], None), [2, 3])):
+        assert plan_files([path], columns=["x"], predicate=where(t=wanted))[1].selection.tolist() == rows
+
+
 def test_a_predicate_sees_what_is_delivered(five_files):
     for dtype in ("f2", "f4", "i8", "?"):
         _, plan = plan_files(five_files, dtypes={"label": dtype}, predicate=where(label=1))

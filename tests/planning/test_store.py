@@ -307,6 +307,30 @@ def test_a_source_that_changed_is_looked_at_again(tmp_path):
         plan_files([path], columns=["x"], predicate=where(label=1), index_dir=folder)
 
 
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_source_that_is_added_is_looked_at(tmp_path, forget):
+    def add(number):
+        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
+            file["x"] = np.full(2, number)
+
+    def rows():
+        if forget:
+            MEMORY.clear()
+        options = {"columns": ["x"], "index_dir": str(tmp_path / "index"), "allow_external": [str(tmp_path)]}
+        return plan_files([str(tmp_path / "a.h5")], **options)[0].num_rows
+
+    space = h5py.h5s.create_simple((2,), (h5py.h5s.UNLIMITED,))
+    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (2,), (2,))
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_virtual(space, b"part%b.h5", b"x", h5py.h5s.create_simple((2,)))
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, space, plist)
+    add(0)
+    assert rows() == rows() == 2
+    add(1)
+    assert rows() == 4
+
+
 def test_memory_knows_of_changes_too(files, opened):
     def selected():
         return plan_files(files, columns=["signal"], predicate=PREDICATE)[1].selection.tolist()

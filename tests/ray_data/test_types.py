@@ -29,6 +29,8 @@ def typed(tmp_path):
         file["opaque"] = np.array([b"abcd", b"\0\1\2\3", b"a\0b\0", b"1234", b"5678"], dtype="V4")
         times = np.arange(5).astype("M8[us]")
         file["time"] = times.astype(h5py.opaque_dtype(times.dtype))
+        spans = np.arange(5).astype("m8[ms]")
+        file["span"] = spans.astype(h5py.opaque_dtype(spans.dtype))
         lists = file.create_dataset("lists", (5,), h5py.vlen_dtype("f4"))
         for i in range(5):
             lists[i] = np.arange(i)
@@ -63,6 +65,7 @@ def test_every_type_has_its_arrow_type(typed):
         "lists": pa.large_list(pa.float32()),
         "named": pa.struct([("name", pa.string()), ("n", pa.int32())]),
         "opaque": pa.binary(4),
+        "span": pa.duration("ms"),
         "time": pa.timestamp("us"),
         "wave": ArrowTensorTypeV2((3, 2), pa.float64()),
     }
@@ -84,6 +87,7 @@ def test_every_value_is_h5pys(typed):
         assert table["named"][1].as_py() == {"name": "p1", "n": 1}
         assert table["opaque"].to_pylist() == [b"abcd", b"\0\1\2\3", b"a\0b\0", b"1234", b"5678"]
         assert table["lists"].to_pylist() == [[], [0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+        assert table["span"].cast(pa.int64()).to_pylist() == [0, 1, 2, 3, 4]
         assert table["time"].cast(pa.int64()).to_pylist() == [0, 1, 2, 3, 4]
         wave = table["wave"].combine_chunks().to_numpy_ndarray()
         assert np.array_equal(wave[..., 0] + 1j * wave[..., 1], file["wave"][:])
