@@ -56,7 +56,7 @@ class EpochShuffleSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         epoch = self._walk.epoch
-        for start in range(self._walk.begin(lambda done: self.data_len - done), self.data_len, _WINDOW):
+        for start in range(self._walk.begin(self.data_len), self.data_len, _WINDOW):
             stop = min(start + _WINDOW, self.data_len)
             ranks = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
             for done, index in enumerate(ranks, start=start + 1):
@@ -170,7 +170,7 @@ class OrderSampler(Sampler[int]):
         """
         epoch, total = self._walk.epoch, self.order.num_rows
         least = self.stretch if whole else 1
-        done = self._walk.begin(lambda done: self._length(total - done) // least)
+        done = self._walk.begin(total, lambda rows: self._length(rows) // least)
         for positions in self._positions(done, total):
             ranks = self.order.ranks(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(ranks), self.stretch):

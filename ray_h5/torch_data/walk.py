@@ -29,10 +29,11 @@ class Walk:
             self.done = self.within = 0
         self.epoch = epoch
 
-    def begin(self, left: Callable[[int], int]) -> int:
-        """Return how much of the epoch is done already; `left` tells what there is to yield after that."""
+    def begin(self, rows: int, length: Callable[[int], int] = int) -> int:
+        """Return how much is done already of an epoch of `rows`; `length` tells what there is to yield of the rest."""
         (self.done, self.within), self._resume = self._resume or (0, 0), None
-        if not left(self.done):
+        # Ranks that repeat a few rows, for all to have as many, have done more than there are.
+        if self.done >= rows or not length(rows - self.done):
             # A state that was taken at the end of an epoch goes on with a whole one.
             self.done = self.within = 0
         return self.done

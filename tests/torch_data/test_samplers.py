@@ -2,6 +2,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -152,6 +154,28 @@ def test_ranks_resume_as_many_or_others_do(before, after):
         assert set(done) | set(rest) == set(range(200))
         # Ranks that the rest does not go round among repeat a few, as at the end of any epoch.
         assert len(done) + len(rest) - 200 == -(200 - len(done)) % after
+
+
+@given(
+    st.integers(0, 30),
+    st.tuples(st.integers(1, 5), st.integers(1, 4)),
+    st.tuples(st.integers(1, 5), st.integers(1, 4)),
+    st.integers(0, 30),
+)
+def test_what_one_split_has_not_done_another_does(rows, before, after, steps):
+    """Also at the end of an epoch, where padded ranks have done more than there is: a whole epoch is left then."""
+
+    def batches(ranks, batch_size):
+        return [OrderBatchSampler(range(rows), batch_size, seed=3, rank=r, world_size=ranks) for r in range(ranks)]
+
+    running, resumed = batches(*before), batches(*after)
+    done = {i for each in running for batch in itertools.islice(each, steps) for i in batch}
+    left = set(range(rows)) - done or set(range(rows))
+    for each in resumed:
+        each.load_state_dict(running[0].state_dict())
+    rest = [i for each in resumed for i in flat(each)]
+    assert set(rest) >= left
+    assert len(rest) == -(-len(left) // after[0]) * after[0]
 
 
 def test_a_state_from_inside_a_stretch_needs_the_same_stretch():
