@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import pickle
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -195,10 +197,22 @@ def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | No
         ("the dataset", dataset),
         *((each, config.get(each)) for each in ("collate_fn", "worker_init_fn")),
     ):
-        try:
-            pickle.dumps(value)
-        except (pickle.PicklingError, AttributeError, TypeError) as exc:
-            return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {exc}"
+        if error := _pickling_error(value):
+            return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {error}"
+    return None
+
+
+def _pickling_error(value: Any) -> Exception | None:
+    """Return what pickling raises where a worker is started with `value`."""
+    # Locks, queues and shared values cannot be pickled but for a process that is being started. This stands for one.
+    worker: Any = SimpleNamespace(duplicate_for_child=int, DupFd=int)
+    set_spawning_popen(worker)
+    try:
+        ForkingPickler.dumps(value)
+    except Exception as exc:  # noqa: BLE001  what a class of a user raises is its own
+        return exc
+    finally:
+        set_spawning_popen(None)
     return None
 
 
