@@ -15,7 +15,7 @@ from ray_h5.planning.criteria import any_equal, between, where
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.planner import select
-from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec, cast_column
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samples import Sample
 
@@ -64,7 +64,7 @@ class CombinedHDF5Dataset(H5Dataset):
         Bound of the bytes of the samples in the cache.
     **options
         `transform`, `group`, `allow_external`, `index_dir`, `file_extensions`, `ignore_missing_paths`
-        and `kept_bytes` of `H5Dataset`.
+        and `kept_bytes` of `H5Dataset`, and `dtypes` for text that is not UTF-8.
 
     Raises
     ------
@@ -182,8 +182,8 @@ class CombinedHDF5Dataset(H5Dataset):
             return False
         return True
 
-    def _cast(self, dtypes: Mapping[str, object]) -> Cast:  # noqa: ARG002  it has a dtype of its own for all
-        return partial(_as_floats_or_bool, _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32)))
+    def _cast(self, dtypes: Mapping[str, object]) -> Cast:
+        return partial(_as_floats_or_bool, dtypes, _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32)))
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -198,8 +198,15 @@ class CombinedHDF5Dataset(H5Dataset):
         return values if values.dtype == self.dtype else values.to(self.dtype)
 
 
-def _as_floats_or_bool(floats: np.dtype, spec: ColumnSpec) -> ColumnSpec:
-    if spec.kind not in TENSOR_KINDS or spec.name == _GUID:
+def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: ColumnSpec) -> ColumnSpec:
+    if spec.kind not in TENSOR_KINDS:
+        return cast_column(dtypes, spec)
+    if spec.name in dtypes:
+        raise OptionError(
+            f"dtypes: column {spec.name!r}: a CombinedHDF5Dataset casts all numbers to one dtype; expected "
+            "dtype=torch.float64 or the like, or H5Dataset(..., dtypes=...), which casts one column"
+        )
+    if spec.name == _GUID:
         return spec
     return spec.cast(bool if spec.name in _BOOLS else floats)
 

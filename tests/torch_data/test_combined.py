@@ -42,6 +42,16 @@ def test_everything_but_text_and_labels_has_the_dtype(files, dtype):
     assert dataset[6].fhr[0] == 6
 
 
+def test_numbers_have_one_dtype_and_text_may_be_bytes(files, tmp_path):
+    for name in ("fhr_st", "cs_label"):
+        with pytest.raises(OptionError, match=f"dtypes: column '{name}': .*dtype=torch.float64.*H5Dataset"):
+            CombinedHDF5Dataset(files, dtypes={name: "float64"})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["site"] = np.array([b"\xff\xfe", b"a"])
+    dataset = CombinedHDF5Dataset(tmp_path / "a.h5", dtypes={"site": bytes})
+    assert [each.site for each in dataset] == [b"\xff\xfe", b"a"]
+
+
 def test_batches_are_what_stacking_the_samples_gives(files):
     dataset = CombinedHDF5Dataset(files, cache_size=0)
     batch = next(iter(DataLoader(dataset, batch_size=9)))
