@@ -309,13 +309,32 @@ def test_patients_that_are_numbers(tmp_path):
         assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
 
 
-def test_labels_in_rows_of_one(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["cs_label"] = np.array([[0], [1], [1]], "u1")
-        file["x"] = np.arange(6.0).reshape(3, 2)
-    dataset = CombinedHDF5Dataset(tmp_path / "a.h5")
-    assert [each.cs_label for each in dataset] == [False, True, True]
-    assert [len(CombinedHDF5Dataset(tmp_path / "a.h5", cs_label=label)) for label in (False, True)] == [1, 2]
+def test_values_in_rows_of_one(tmp_path):
+    first = 2**24  # from here on float32 has no odd numbers
+    for name, rows in (("a.h5", slice(0, 4)), ("b.h5", slice(4, 6))):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["guid"] = first + np.arange(6, dtype=">i8")[rows, None]
+            file["cs_label"] = np.array([[0], [1], [1]] * 2, "u1")[rows]
+            file["bg_label"] = np.array([[True], [False]] * 3)[rows]
+            file["epoch"] = np.array([0.1, 1, 2, 3, 4, np.nan], "f4")[rows, None]
+            file["x"] = np.arange(12.0).reshape(6, 2)[rows]
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    dataset = CombinedHDF5Dataset(paths)
+    assert [each.guid for each in dataset] == [str(first + i) for i in range(6)]
+    assert next(iter(DataLoader(dataset, 2))).guid == [str(first), str(first + 1)]
+    assert [each.cs_label for each in dataset] == [False, True, True] * 2
+    assert dataset[1].epoch.shape == (1,)
+    for criteria, rows in (
+        ({"allowed_guids": [str(first + 1), first + 4, "7"]}, [1, 4]),
+        ({"cs_label": True}, [1, 2, 4, 5]),
+        ({"cs_label": False, "bg_label": False}, [3]),
+        ({"epoch_min": 0.1, "epoch_max": 3, "bg_label": True}, [0, 2]),
+    ):
+        for fields in (None, ["x"]):
+            chosen = CombinedHDF5Dataset(paths, fields, **criteria)
+            assert [each.x[0] / 2 for each in chosen] == rows
+    with pytest.raises(PredicateError, match=r"epoch_min=9 left none of the 4 rows before it \(of 6 rows"):
+        CombinedHDF5Dataset(paths, cs_label=True, epoch_min=9)
 
 
 @pytest.mark.parametrize(
