@@ -66,7 +66,8 @@ class CombinedHDF5Dataset(H5Dataset):
         Bound of the bytes of the samples in the cache.
     **options
         `transform`, `group`, `allow_external`, `index_dir`, `file_extensions`, `ignore_missing_paths`
-        and `kept_bytes` of `H5Dataset`, and `dtypes` for text that is not UTF-8.
+        and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
+        of `kfold`: it has to hold too, of the values as the files hold them.
 
     Raises
     ------
@@ -152,13 +153,13 @@ class CombinedHDF5Dataset(H5Dataset):
         self.release()
 
     def _select(self, predicate: Any) -> np.ndarray | None:
-        if predicate is not None:
-            raise OptionError("CombinedHDF5Dataset has criteria of its own; H5Dataset takes a predicate")
         passing = {words: self._rows_with(column, wanted) for words, (column, wanted) in self._simple.items()}
         if self._label is not None:
             valid = _WEIGHT if self._has(_WEIGHT) else None
             classes = where(target=any_equal(self._label, valid=valid))
             passing[f"label={self._label!r}"] = select(self._index, self._index.columns, classes)
+        if predicate is not None:
+            passing["predicate"] = select(self._index, self._index.columns, predicate)
         if not passing:
             return None
         selection = reduce(partial(np.intersect1d, assume_unique=True), passing.values())

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
 from ray_h5.errors import NotFoundError, OptionError, PredicateError, RowIndexError, UnknownColumnError
-from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader
+from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
 
 from .conftest import ids_of, write_signals
 
@@ -114,7 +114,7 @@ def test_bad_input(files):
         CombinedHDF5Dataset(files, cache_size=-1)
     with pytest.raises(OptionError, match="expected a list"):
         CombinedHDF5Dataset(files, allowed_guids="patient_001")
-    with pytest.raises(OptionError, match="H5Dataset takes a predicate"):
+    with pytest.raises(OptionError, match=r"predicate: expected an expression such as where\(label=1\), found str"):
         CombinedHDF5Dataset(files, predicate="nonsense")
     dataset = CombinedHDF5Dataset(files)
     for index in (60, -61):
@@ -337,6 +337,20 @@ def test_values_in_rows_of_one(tmp_path):
         CombinedHDF5Dataset(paths, cs_label=True, epoch_min=9)
 
 
+def test_a_predicate_goes_with_the_criteria(files):
+    seen = []
+    for train, valid in kfold(files, 3, stratify="cs_label"):
+        parts = [chosen(files, predicate=rows, bg_label=False) for rows in (train, valid)]
+        assert sorted(parts[0] + parts[1]) == [i for i in ALL if i % 7]
+        assert not {i // 4 for i in parts[0]} & {i // 4 for i in parts[1]}
+        seen += parts[1]
+        loader = create_optimized_dataloader(files, 8, 0, 0, 1, predicate=valid, bg_label=False, shuffle=False)
+        assert [i for batch in loader for i in ids_of(batch)] == parts[1]
+    assert sorted(seen) == [i for i in ALL if i % 7]
+    with pytest.raises(PredicateError, match=r"predicate left none of the 20 rows .*; predicate keeps 2"):
+        CombinedHDF5Dataset(files, cs_label=True, predicate=where(epoch=10))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -375,3 +389,5 @@ def test_both_ends_of_the_epochs_are_included(tmp_path):
         file["epoch"][:] = [0.1, 0.5, 0.7]
     assert chosen([path], epoch_min=0.1, epoch_max=0.5) == [0, 1]
     assert chosen([path], epoch_min=0.7) == [2]
+    # As the files hold them, whatever dtype they are delivered in.
+    assert chosen([path], epoch_min=0.1, predicate=where(epoch=0.1), dtype=torch.float16) == [0]
