@@ -1,14 +1,17 @@
+import io
 import itertools
+import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle
+from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, where
 
 from .conftest import ids_of
 
@@ -198,6 +201,29 @@ def test_the_order_is_that_of_planning(files):
         assert found == wanted.ranks(np.arange(60), 2).tolist()
 
 
+def test_states_hold_plain_values_whatever_options_are_of_numpy(files):
+    """For JSON, and for what torch.load takes from a checkpoint that it does not trust."""
+    three, true = np.int64(3), np.bool_(True)
+    dataset = H5Dataset(files, ["fhr_st"], where(cs_label=True))
+    for sampler in (
+        EpochShuffleSampler(np.int64(5), seed=three),
+        EpochShuffleSampler(5, seed=three, shuffle=true),
+        EpochShuffleSampler(5, seed=three, shuffle=np.bool_(False)),
+        OrderSampler(range(5), seed=three, stretch=three, rank=np.int64(0), world_size=three),
+        OrderBatchSampler(range(5), three, shuffle=Shuffle("rows", seed=three)),
+        OrderSampler(dataset, shuffle="chunks"),
+        OrderSampler(dataset, shuffle=Shuffle("chunks", window_rows=three)),
+    ):
+        sampler.set_epoch(three)
+        next(iter(sampler))
+        state = sampler.state_dict()
+        assert json.loads(json.dumps(state)) == state
+        kept = io.BytesIO()
+        torch.save(state, kept)
+        kept.seek(0)
+        sampler.load_state_dict(torch.load(kept, weights_only=True))
+
+
 def test_golden_order():
     """Whoever changes the order of an epoch changes every run that somebody wants to repeat."""
     sampler = OrderSampler(range(10), seed=1)
@@ -210,6 +236,9 @@ def test_golden_order():
 def test_bad_input():
     for options in ({"rank": 2, "world_size": 2}, {"world_size": 0}, {"rank": -1, "world_size": 1}):
         with pytest.raises(OptionError, match="expected a rank"):
+            OrderSampler(range(5), **options)
+    for options in ({"rank": "0", "world_size": 2}, {"rank": 0, "world_size": 2.0}):
+        with pytest.raises(OptionError, match="expected an integer"):
             OrderSampler(range(5), **options)
     with pytest.raises(OptionError, match="stretch=0"):
         OrderSampler(range(5), stretch=0)
