@@ -7,6 +7,7 @@ from typing import Any
 
 from ray_h5.errors import PositionError
 from ray_h5.options import as_integer
+from ray_h5.planning.progress import check_count
 
 State = dict[str, Any]
 
@@ -48,10 +49,13 @@ class Walk:
             raise PositionError(
                 f"load_state_dict: expected the state of a sampler of {self._what}, found one of {found}"
             )
-        if state["within"] and state["split"] != self._split:
+        for name in ("epoch", "done", "within"):
+            check_count(f"load_state_dict: {name}", state.get(name), 0)
+        if state["within"] and state.get("split") != self._split:
+            stretch, ranks = state.get("split") or (None, None)
             raise PositionError(
-                f"load_state_dict: the state was taken inside a stretch of {state['split'][0]} samples of each of "
-                f"{state['split'][1]} ranks; expected that stretch and world_size, found {self._split}"
+                f"load_state_dict: the state was taken inside a stretch of {stretch} samples of each of "
+                f"{ranks} ranks; expected that stretch and world_size, found {self._split}"
             )
         self.set_epoch(state["epoch"])
-        self._resume = int(state["done"]), int(state["within"])
+        self._resume = state["done"], state["within"]

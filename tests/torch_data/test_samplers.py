@@ -87,6 +87,16 @@ class SamplerContract:
         with pytest.raises(PositionError):
             self.make(seed=1).load_state_dict({})
 
+    @pytest.mark.parametrize("wrong", [None, -3, 1.5, "2"])
+    @pytest.mark.parametrize("name", ["epoch", "done", "within"])
+    def test_a_state_that_lacks_something_or_has_it_wrong_is_refused(self, name, wrong):
+        sampler = self.make()
+        state = sampler.state_dict()
+        state = {**state, name: wrong} if wrong is not None else {n: each for n, each in state.items() if n != name}
+        with pytest.raises(PositionError, match=f"load_state_dict: {name}=.*expected an integer|inside a batch"):
+            sampler.load_state_dict(state)
+        assert sorted(flat(sampler)) == list(range(N))
+
     def test_another_epoch_drops_the_state(self):
         sampler = self.make()
         list(itertools.islice(sampler, 2))
