@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
 from ray_h5.torch_data.machine import free_shared_memory, usable_cpus
 from ray_h5.torch_data.wrappers import worker_init_fn
 
@@ -164,6 +165,8 @@ def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentati
 
 
 def _make(dataset: Dataset[Any], batch_size: int, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
+    instead = "; leave it out to have it chosen"
+    config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
     if config["num_workers"] and (reason := why_no_workers(dataset, config)):
         warnings.warn(f"samples are read in this process, without workers: {reason}", RuntimeWarning, stacklevel=3)
         config["num_workers"] = 0

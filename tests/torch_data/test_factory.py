@@ -103,6 +103,13 @@ class TestLoaders:
         assert rates[loader.num_workers] == max(rates)
 
 
+@pytest.mark.parametrize("workers", [None, -1, 1.5, "2"])
+def test_workers_that_are_no_number(workers):
+    for make in (OptimalDataLoaderFactory.create_training_loader, OptimalDataLoaderFactory.create_validation_loader):
+        with pytest.raises(OptionError, match=r"num_workers=.*expected an integer of 0 or more; leave it out"):
+            make(DATA, 10, num_workers=workers)
+
+
 def test_without_shared_memory_there_are_no_workers(monkeypatch):
     monkeypatch.setattr(home, "free_shared_memory", lambda: 1 << 20)
     with pytest.warns(RuntimeWarning, match="shared memory has 1 MiB free"):
