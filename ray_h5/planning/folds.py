@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.predicate import check_names
 
@@ -43,10 +44,9 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     OptionError
         If there are fewer groups than folds, or a row belongs to none; or too few to stratify them.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 2:
-        raise OptionError(f"kfold: k={k!r}: expected 2 or more folds")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise OptionError(f"kfold: seed={seed!r}: expected an integer of 0 or more, below 2**32")
+    k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
+    if seed >= 2**32:  # which is as much as scikit-learn takes
+        raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
     names = [group] if stratify is None else [group, stratify]
     specs = index.find(names)
     check_names(names, specs)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from ray_h5.torch_data.samples import check_indices
+
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 """Indices of several samples."""
 
@@ -40,6 +42,10 @@ class BatchedDataset(Dataset[Any]):
         if _own_samples(type(self)) and not _own_batches(type(self)):
             return [self[i] for i in indices]
         return self._several(indices)
+
+    def row_ids(self, indices: Many) -> np.ndarray:
+        """Return which rows samples are, whatever else was chosen; of a dataset that does not know, their indices."""
+        return check_indices(indices, len(self), "row_ids")
 
     def _one(self, index: SupportsIndex) -> Any:
         """Return a sample."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-from operator import and_
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.planning.criteria import any_equal, between, where
-from ray_h5.planning.index import RowIndex
 from ray_h5.planning.paths import PathLike
+from ray_h5.planning.plan import make_plan
 from ray_h5.planning.planner import select
-from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.planning.predicate import evaluate
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec, cast_column
 from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample
 
 _BOOLS = ("cs_label", "bg_label")
@@ -64,7 +66,8 @@ class CombinedHDF5Dataset(H5Dataset):
         Bound of the bytes of the samples in the cache.
     **options
         `transform`, `group`, `allow_external`, `index_dir`, `file_extensions`, `ignore_missing_paths`
-        and `kept_bytes` of `H5Dataset`.
+        and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
+        of `kfold`: it has to hold too, of the values as the files hold them.
 
     Raises
     ------
@@ -150,30 +153,31 @@ class CombinedHDF5Dataset(H5Dataset):
         self.release()
 
     def _select(self, predicate: Any) -> np.ndarray | None:
-        if predicate is not None:
-            raise OptionError("CombinedHDF5Dataset has criteria of its own; H5Dataset takes a predicate")
-        criteria = {
-            words: (column, self._as_stored(column, wanted)) for words, (column, wanted) in self._simple.items()
-        }
+        passing = {words: self._rows_with(column, wanted) for words, (column, wanted) in self._simple.items()}
         if self._label is not None:
             valid = _WEIGHT if self._has(_WEIGHT) else None
-            criteria[f"label={self._label!r}"] = ("target", any_equal(self._label, valid=valid))
-        if not criteria:
+            classes = where(target=any_equal(self._label, valid=valid))
+            passing[f"label={self._label!r}"] = select(self._index, self._index.columns, classes)
+        if predicate is not None:
+            passing["predicate"] = select(self._index, self._index.columns, predicate)
+        if not passing:
             return None
-        expression = reduce(and_, (where(**{column: wanted}) for column, wanted in criteria.values()))
-        selection = select(self._index, self._index.columns, expression)
+        selection = reduce(partial(np.intersect1d, assume_unique=True), passing.values())
         if not len(selection):
-            raise PredicateError(f"no sample matches: {_why_empty(self._index, criteria)}")
+            raise PredicateError(f"no sample matches: {_why_empty(self._index.num_rows, passing)}")
         return selection
 
-    def _as_stored(self, column: str, wanted: Any) -> Any:
-        """Return a criterion as the files need it: patients may be numbers there, and labels lie in rows of one."""
-        spec = self._index.find([column])[column] if self._has(column) else None
-        if spec is None:
-            return wanted
+    def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
+        """Return the row ids that pass a criterion; the values may lie in rows of one, and patients may be numbers."""
+        spec = self._index.find([column])[column]
         if column == _GUID and spec.kind == "number":
-            return [int(guid) if isinstance(guid, str) and guid.isdecimal() else guid for guid in wanted]
-        return any_equal(int(wanted)) if column in _BOOLS and spec.row_shape == (1,) else wanted
+            wanted = [int(guid) if isinstance(guid, str) and guid.isdecimal() else guid for guid in wanted]
+        criterion = where(**{column: wanted})
+        if spec.row_shape != (1,):
+            return select(self._index, self._index.columns, criterion)
+        values = np.empty((self._index.num_rows, 1), spec.dtype)
+        RowSource(make_plan(self._index, [spec]), kept_bytes=0).read_into({column: values}, np.arange(len(values)))
+        return evaluate(criterion, pa.table({column: values[:, 0]}))
 
     def _has(self, column: str) -> bool:
         try:
@@ -182,24 +186,30 @@ class CombinedHDF5Dataset(H5Dataset):
             return False
         return True
 
-    def _cast(self, dtypes: Mapping[str, object]) -> Cast:  # noqa: ARG002  it has a dtype of its own for all
-        return partial(_as_floats_or_bool, _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32)))
+    def _cast(self, dtypes: Mapping[str, object]) -> Cast:
+        return partial(_as_floats_or_bool, dtypes, _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32)))
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
 
     def _column(self, name: str, values: Any) -> Any:
-        if name in _BOOLS and isinstance(values, torch.Tensor):
-            return values[:, 0] if tuple(values.shape[1:]) == (1,) else values
         if not isinstance(values, torch.Tensor):
             return values
-        if name == _GUID and values.ndim == 1:
-            return [str(value) for value in values.tolist()]
+        if name in (*_BOOLS, _GUID):
+            values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
+            return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
         return values if values.dtype == self.dtype else values.to(self.dtype)
 
 
-def _as_floats_or_bool(floats: np.dtype, spec: ColumnSpec) -> ColumnSpec:
-    if spec.kind not in TENSOR_KINDS or spec.name == _GUID:
+def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: ColumnSpec) -> ColumnSpec:
+    if spec.kind not in TENSOR_KINDS:
+        return cast_column(dtypes, spec)
+    if spec.name in dtypes:
+        raise OptionError(
+            f"dtypes: column {spec.name!r}: a CombinedHDF5Dataset casts all numbers to one dtype; expected "
+            "dtype=torch.float64 or the like, or H5Dataset(..., dtypes=...), which casts one column"
+        )
+    if spec.name == _GUID:
         return spec
     return spec.cast(bool if spec.name in _BOOLS else floats)
 
@@ -227,17 +237,14 @@ def _criteria(
     return found
 
 
-def _why_empty(index: RowIndex, criteria: Mapping[str, tuple[str, Any]]) -> str:
-    """Say which of several criteria left no row; they are given by what the user calls them."""
-    left = index.num_rows
-    passing = np.ones(left, bool)
+def _why_empty(num_rows: int, passing: Mapping[str, np.ndarray]) -> str:
+    """Say which of several criteria left no row; of each, by what the user calls it, the row ids that pass it alone."""
+    left = np.arange(num_rows)
     notes, emptied = [], "the files are empty"
-    for words, (column, wanted) in criteria.items():
-        alone = np.zeros(len(passing), bool)
-        alone[select(index, index.columns, where(**{column: wanted}))] = True
-        passing &= alone
-        notes.append(f"{words} keeps {int(alone.sum())}")
-        if left and not passing.any():
-            emptied = f"{words} left none of the {left} rows before it"
-        left = int(passing.sum())
-    return f"{emptied} (of {index.num_rows} rows, each alone: {'; '.join(notes)})"
+    for words, alone in passing.items():
+        both = np.intersect1d(left, alone, assume_unique=True)
+        notes.append(f"{words} keeps {len(alone)}")
+        if len(left) and not len(both):
+            emptied = f"{words} left none of the {len(left)} rows before it"
+        left = both
+    return f"{emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})"

@@ -147,7 +147,7 @@ class H5Dataset(BatchedDataset):
         """int64: the row ids of the samples; None if there is a sample for each row."""
         return self._source.plan.selection
 
-    def row_ids(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+    def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
         return self._source.plan.row_ids(check_indices(indices, len(self), "row_ids"))
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import pickle
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
 from ray_h5.torch_data.machine import free_shared_memory, usable_cpus
 from ray_h5.torch_data.wrappers import worker_init_fn
 
@@ -162,6 +165,8 @@ def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentati
 
 
 def _make(dataset: Dataset[Any], batch_size: int, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
+    instead = "; leave it out to have it chosen"
+    config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
     if config["num_workers"] and (reason := why_no_workers(dataset, config)):
         warnings.warn(f"samples are read in this process, without workers: {reason}", RuntimeWarning, stacklevel=3)
         config["num_workers"] = 0
@@ -195,10 +200,22 @@ def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | No
         ("the dataset", dataset),
         *((each, config.get(each)) for each in ("collate_fn", "worker_init_fn")),
     ):
-        try:
-            pickle.dumps(value)
-        except (pickle.PicklingError, AttributeError, TypeError) as exc:
-            return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {exc}"
+        if error := _pickling_error(value):
+            return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {error}"
+    return None
+
+
+def _pickling_error(value: Any) -> Exception | None:
+    """Return what pickling raises where a worker is started with `value`."""
+    # Locks, queues and shared values cannot be pickled but for a process that is being started. This stands for one.
+    worker: Any = SimpleNamespace(duplicate_for_child=int, DupFd=int)
+    set_spawning_popen(worker)
+    try:
+        ForkingPickler.dumps(value)
+    except Exception as exc:  # noqa: BLE001  what a class of a user raises is its own
+        return exc
+    finally:
+        set_spawning_popen(None)
     return None
 
 

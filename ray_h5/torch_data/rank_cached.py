@@ -148,6 +148,13 @@ class RankMemCachedH5Dataset(BatchedDataset):
     def __len__(self) -> int:
         return len(self._tensors[0])
 
+    def row_ids(self, indices: Many) -> np.ndarray:
+        """Return which rows of the file samples are."""
+        wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
+        if self.mode == "contiguous":
+            return wanted + _balanced_contiguous_shard(self._total, self.world_size, self.rank)[0]
+        return wanted * self.world_size + self.rank
+
     def _one(self, index: SupportsIndex) -> Any:
         i = check_index(index, len(self), f"{self.path}, rank {self.rank}")
         return self._sample([tensor[i] for tensor in self._tensors])

@@ -37,10 +37,10 @@ class EpochShuffleSampler(Sampler[int]):
 
     def __init__(self, data_len: int, seed: int = 0, shuffle: bool = True) -> None:
         self.data_len = as_integer("data_len", data_len, 0, instead="; pass len(dataset)")
-        self.shuffle = shuffle
-        self._order = Order(self.data_len, Shuffle("rows", seed) if shuffle else None)
-        self.seed = seed
-        self._walk = Walk({"data_len": self.data_len, "seed": seed, "shuffle": shuffle})
+        self.shuffle = bool(shuffle)
+        self.seed = as_integer("seed", seed, 0)
+        self._order = Order(self.data_len, Shuffle("rows", self.seed) if shuffle else None)
+        self._walk = Walk({"data_len": self.data_len, "seed": self.seed, "shuffle": self.shuffle})
 
     @property
     def epoch(self) -> int:
@@ -56,7 +56,7 @@ class EpochShuffleSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         epoch = self._walk.epoch
-        for start in range(self._walk.begin(lambda done: self.data_len - done), self.data_len, _WINDOW):
+        for start in range(self._walk.begin(self.data_len), self.data_len, _WINDOW):
             stop = min(start + _WINDOW, self.data_len)
             ranks = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
             for done, index in enumerate(ranks, start=start + 1):
@@ -139,7 +139,7 @@ class OrderSampler(Sampler[int]):
         self.order = order_of(dataset, shuffle, seed)
         used = self.order.shuffle
         kind = [used.unit, used.seed, used.window_rows] if used else None
-        self._walk = Walk({"num_rows": self.order.num_rows, "shuffle": kind}, [stretch, self.world_size])
+        self._walk = Walk({"num_rows": self.order.num_rows, "shuffle": kind}, [self.stretch, self.world_size])
 
     @property
     def epoch(self) -> int:
@@ -170,7 +170,7 @@ class OrderSampler(Sampler[int]):
         """
         epoch, total = self._walk.epoch, self.order.num_rows
         least = self.stretch if whole else 1
-        done = self._walk.begin(lambda done: self._length(total - done) // least)
+        done = self._walk.begin(total, lambda rows: self._length(rows) // least)
         for positions in self._positions(done, total):
             ranks = self.order.ranks(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(ranks), self.stretch):
@@ -294,6 +294,7 @@ def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
         world_size = torch.distributed.get_world_size() if distributed else 1
     if rank is None:
         rank = torch.distributed.get_rank() if distributed else 0
+    rank, world_size = as_integer("rank", rank), as_integer("world_size", world_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1")
     return rank, world_size

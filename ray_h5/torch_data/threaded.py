@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.options import as_integer
 from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.kept import read_alone
@@ -81,10 +82,9 @@ class H5DataLoader(DataLoader[Any]):
         collate_fn: Callable[[Sequence[Any]], Any] | None = None,
         timeout: float = 0,
     ) -> None:
-        if threads < 0 or (prefetch_factor is not None and prefetch_factor < 1):
-            raise OptionError(
-                f"threads={threads}, prefetch_factor={prefetch_factor}: expected 0 or more, and 1 or more"
-            )
+        threads = as_integer("threads", threads, 0)
+        if prefetch_factor is not None:
+            prefetch_factor = as_integer("prefetch_factor", prefetch_factor, 1, instead=", or None")
         super().__init__(
             dataset,
             batch_size=batch_size,

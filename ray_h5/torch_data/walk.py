@@ -7,6 +7,7 @@ from typing import Any
 
 from ray_h5.errors import PositionError
 from ray_h5.options import as_integer
+from ray_h5.planning.progress import check_count
 
 State = dict[str, Any]
 
@@ -29,10 +30,11 @@ class Walk:
             self.done = self.within = 0
         self.epoch = epoch
 
-    def begin(self, left: Callable[[int], int]) -> int:
-        """Return how much of the epoch is done already; `left` tells what there is to yield after that."""
+    def begin(self, rows: int, length: Callable[[int], int] = int) -> int:
+        """Return how much is done already of an epoch of `rows`; `length` tells what there is to yield of the rest."""
         (self.done, self.within), self._resume = self._resume or (0, 0), None
-        if not left(self.done):
+        # Ranks that repeat a few rows, for all to have as many, have done more than there are.
+        if self.done >= rows or not length(rows - self.done):
             # A state that was taken at the end of an epoch goes on with a whole one.
             self.done = self.within = 0
         return self.done
@@ -47,10 +49,13 @@ class Walk:
             raise PositionError(
                 f"load_state_dict: expected the state of a sampler of {self._what}, found one of {found}"
             )
-        if state["within"] and state["split"] != self._split:
+        for name in ("epoch", "done", "within"):
+            check_count(f"load_state_dict: {name}", state.get(name), 0)
+        if state["within"] and state.get("split") != self._split:
+            stretch, ranks = state.get("split") or (None, None)
             raise PositionError(
-                f"load_state_dict: the state was taken inside a stretch of {state['split'][0]} samples of each of "
-                f"{state['split'][1]} ranks; expected that stretch and world_size, found {self._split}"
+                f"load_state_dict: the state was taken inside a stretch of {stretch} samples of each of "
+                f"{ranks} ranks; expected that stretch and world_size, found {self._split}"
             )
         self.set_epoch(state["epoch"])
-        self._resume = int(state["done"]), int(state["within"])
+        self._resume = state["done"], state["within"]

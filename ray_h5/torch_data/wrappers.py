@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, Subset, get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
@@ -82,6 +82,11 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
     def __len__(self) -> int:
         return len(self.indices)
 
+    def row_ids(self, indices: Many) -> np.ndarray:
+        """Return which rows samples are: what the dataset below says."""
+        wanted = check_indices(indices, len(self), type(self).__name__).tolist()
+        return _row_ids(self.base_dataset, [self.indices[i] for i in wanted])
+
     def _one(self, index: SupportsIndex) -> Any:
         return self._standardised(self.base_dataset[self.indices[check_index(index, len(self), type(self).__name__)]])
 
@@ -97,10 +102,12 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
 class WorkerSafeAugmentedDataset(BatchedDataset):
     """A dataset whose inputs are augmented, each sample otherwise in each epoch.
 
-    What a sample becomes is a function of (seed, epoch, index): workers cannot draw the same, and a
-    run can be repeated. Call `set_epoch` before each epoch. As long as it was never called, each read
-    of a sample is augmented otherwise, by a seed that a `DataLoader` draws for its workers (without
-    workers, torch's own), the worker, and how much it has read: epochs differ all the same.
+    What a sample becomes is a function of (seed, epoch, row), as in Ray: workers cannot draw the same, a
+    run can be repeated, and a row becomes the same whatever other rows a predicate, a `Subset` or a
+    `WorkerSafeStandardizedDataset` chose. Of a dataset that does not know its rows, its index stands for
+    the row. Call `set_epoch` before each epoch. As long as it was never called, each read of a sample is
+    augmented otherwise, by a seed that a `DataLoader` draws for its workers (without workers, torch's
+    own), the worker, and how much it has read: epochs differ all the same.
 
     Parameters
     ----------
@@ -134,20 +141,24 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
     def __len__(self) -> int:
         return len(cast("Sized", self.base_dataset))
 
+    def row_ids(self, indices: Many) -> np.ndarray:
+        """Return which rows samples are: what the dataset below says."""
+        return _row_ids(self.base_dataset, indices)
+
     def _one(self, index: SupportsIndex) -> Any:
         found = check_index(index, len(self), type(self).__name__)
-        return self._augmented(found, self.base_dataset[found])
+        return self._augmented(int(self.row_ids([found])[0]), self.base_dataset[found])
 
     def _several(self, indices: Many) -> list[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
-        found = _samples(self.base_dataset, wanted)
-        return [self._augmented(index, sample) for index, sample in zip(wanted, found, strict=True)]
+        rows, found = self.row_ids(wanted).tolist(), _samples(self.base_dataset, wanted)
+        return [self._augmented(row, sample) for row, sample in zip(rows, found, strict=True)]
 
-    def _augmented(self, index: int, sample: Any) -> Any:
+    def _augmented(self, row: int, sample: Any) -> Any:
         if not self.training:
             return sample
         x, y = _pair(sample, self)
-        key = self._key(index)
+        key = self._key(row)
         for step in self._steps:
             x = step.apply(x, key)
         return Pair((x, y))
@@ -156,18 +167,18 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
         self.__dict__.update(state)
         _share(self._epoch)  # a copy, or what pickle made, lies in memory of this process alone
 
-    def _key(self, index: int) -> int:
+    def _key(self, row: int) -> int:
         epoch = int(self._epoch[0])
         if epoch < 0:
-            return self._key_without_epoch(index)
-        return int(row_keys(np.array([index]), self.seed, epoch)[0])
+            return self._key_without_epoch(row)
+        return int(row_keys(np.array([row]), self.seed, epoch)[0])
 
-    def _key_without_epoch(self, index: int) -> int:
+    def _key_without_epoch(self, row: int) -> int:
         worker = get_worker_info()
         # A worker's seed is the loader's, drawn for each iteration, plus the number of the worker.
         drawn = torch.initial_seed() if worker is None else worker.seed - worker.id
         self._reads += 1
-        words = [self.seed, drawn % 2**64, 0 if worker is None else worker.id + 1, self._reads, index]
+        words = [self.seed, drawn % 2**64, 0 if worker is None else worker.id + 1, self._reads, row]
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
 
 
@@ -217,6 +228,14 @@ def _pair(sample: Any, where: object) -> tuple[Any, Any]:
             "give the dataset below a transform that returns a pair"
         )
     return parts[0], parts[1]
+
+
+def _row_ids(dataset: Any, indices: Many) -> np.ndarray:
+    if isinstance(dataset, Subset):
+        return _row_ids(dataset.dataset, [int(dataset.indices[i]) for i in indices])
+    if isinstance(dataset, BatchedDataset):
+        return dataset.row_ids(indices)
+    return check_indices(indices, len(dataset), type(dataset).__name__)
 
 
 def _samples(dataset: Any, indices: list[int]) -> Iterable[Any]:

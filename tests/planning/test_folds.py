@@ -101,11 +101,11 @@ def test_any_groups(tmp_path_factory, groups, k, seed, stratify):
 @pytest.mark.parametrize(
     ("k", "group", "stratify", "error", "says"),
     [
-        (1, "guid", None, OptionError, "2 or more folds"),
-        (0, "guid", None, OptionError, "2 or more folds"),
-        (2.0, "guid", None, OptionError, "2 or more folds"),
-        (True, "guid", None, OptionError, "2 or more folds"),
-        ("2", "guid", None, OptionError, "2 or more folds"),
+        (1, "guid", None, OptionError, "kfold: k=.*expected an integer of 2 or more"),
+        (0, "guid", None, OptionError, "kfold: k=.*expected an integer of 2 or more"),
+        (2.0, "guid", None, OptionError, "kfold: k=.*expected an integer of 2 or more"),
+        (True, "guid", None, OptionError, "kfold: k=.*expected an integer of 2 or more"),
+        ("2", "guid", None, OptionError, "kfold: k=.*expected an integer of 2 or more"),
         (61, "guid", "cs_label", OptionError, "'guid' has only 60 different values"),
         (3, "cs_label", None, OptionError, "only 2 different values"),
         (2, "giud", None, UnknownColumnError, "Did you mean 'guid'"),
@@ -119,7 +119,13 @@ def test_what_cannot_be_folded(patients, k, group, stratify, error, says):
         fold_groups(build_index(patients, ["guid"]), k, group, stratify, 0)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True])
+def test_options_may_be_numbers_of_numpy(patients):
+    index = build_index(patients)
+    found = fold_groups(index, np.int64(3), "guid", "cs_label", np.uint8(7))
+    assert found == fold_groups(index, 3, "guid", "cs_label", 7)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True, 2**32])
 def test_a_seed_that_is_none(patients, seed):
     with pytest.raises(OptionError, match="kfold: seed="):
         fold_groups(build_index(patients), 2, "guid", None, seed)

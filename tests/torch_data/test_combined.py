@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
 from ray_h5.errors import NotFoundError, OptionError, PredicateError, RowIndexError, UnknownColumnError
-from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader
+from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
 
 from .conftest import ids_of, write_signals
 
@@ -40,6 +40,16 @@ def test_everything_but_text_and_labels_has_the_dtype(files, dtype):
     assert batch.cs_label.dtype == torch.bool
     assert batch.guid == ["patient_000"] * 4 + ["patient_001"] * 3
     assert dataset[6].fhr[0] == 6
+
+
+def test_numbers_have_one_dtype_and_text_may_be_bytes(files, tmp_path):
+    for name in ("fhr_st", "cs_label"):
+        with pytest.raises(OptionError, match=f"dtypes: column '{name}': .*dtype=torch.float64.*H5Dataset"):
+            CombinedHDF5Dataset(files, dtypes={name: "float64"})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["site"] = np.array([b"\xff\xfe", b"a"])
+    dataset = CombinedHDF5Dataset(tmp_path / "a.h5", dtypes={"site": bytes})
+    assert [each.site for each in dataset] == [b"\xff\xfe", b"a"]
 
 
 def test_batches_are_what_stacking_the_samples_gives(files):
@@ -104,7 +114,7 @@ def test_bad_input(files):
         CombinedHDF5Dataset(files, cache_size=-1)
     with pytest.raises(OptionError, match="expected a list"):
         CombinedHDF5Dataset(files, allowed_guids="patient_001")
-    with pytest.raises(OptionError, match="H5Dataset takes a predicate"):
+    with pytest.raises(OptionError, match=r"predicate: expected an expression such as where\(label=1\), found str"):
         CombinedHDF5Dataset(files, predicate="nonsense")
     dataset = CombinedHDF5Dataset(files)
     for index in (60, -61):
@@ -299,13 +309,46 @@ def test_patients_that_are_numbers(tmp_path):
         assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
 
 
-def test_labels_in_rows_of_one(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["cs_label"] = np.array([[0], [1], [1]], "u1")
-        file["x"] = np.arange(6.0).reshape(3, 2)
-    dataset = CombinedHDF5Dataset(tmp_path / "a.h5")
-    assert [each.cs_label for each in dataset] == [False, True, True]
-    assert [len(CombinedHDF5Dataset(tmp_path / "a.h5", cs_label=label)) for label in (False, True)] == [1, 2]
+def test_values_in_rows_of_one(tmp_path):
+    first = 2**24  # from here on float32 has no odd numbers
+    for name, rows in (("a.h5", slice(0, 4)), ("b.h5", slice(4, 6))):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["guid"] = first + np.arange(6, dtype=">i8")[rows, None]
+            file["cs_label"] = np.array([[0], [1], [1]] * 2, "u1")[rows]
+            file["bg_label"] = np.array([[True], [False]] * 3)[rows]
+            file["epoch"] = np.array([0.1, 1, 2, 3, 4, np.nan], "f4")[rows, None]
+            file["x"] = np.arange(12.0).reshape(6, 2)[rows]
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    dataset = CombinedHDF5Dataset(paths)
+    assert [each.guid for each in dataset] == [str(first + i) for i in range(6)]
+    assert next(iter(DataLoader(dataset, 2))).guid == [str(first), str(first + 1)]
+    assert [each.cs_label for each in dataset] == [False, True, True] * 2
+    assert dataset[1].epoch.shape == (1,)
+    for criteria, rows in (
+        ({"allowed_guids": [str(first + 1), first + 4, "7"]}, [1, 4]),
+        ({"cs_label": True}, [1, 2, 4, 5]),
+        ({"cs_label": False, "bg_label": False}, [3]),
+        ({"epoch_min": 0.1, "epoch_max": 3, "bg_label": True}, [0, 2]),
+    ):
+        for fields in (None, ["x"]):
+            chosen = CombinedHDF5Dataset(paths, fields, **criteria)
+            assert [each.x[0] / 2 for each in chosen] == rows
+    with pytest.raises(PredicateError, match=r"epoch_min=9 left none of the 4 rows before it \(of 6 rows"):
+        CombinedHDF5Dataset(paths, cs_label=True, epoch_min=9)
+
+
+def test_a_predicate_goes_with_the_criteria(files):
+    seen = []
+    for train, valid in kfold(files, 3, stratify="cs_label"):
+        parts = [chosen(files, predicate=rows, bg_label=False) for rows in (train, valid)]
+        assert sorted(parts[0] + parts[1]) == [i for i in ALL if i % 7]
+        assert not {i // 4 for i in parts[0]} & {i // 4 for i in parts[1]}
+        seen += parts[1]
+        loader = create_optimized_dataloader(files, 8, 0, 0, 1, predicate=valid, bg_label=False, shuffle=False)
+        assert [i for batch in loader for i in ids_of(batch)] == parts[1]
+    assert sorted(seen) == [i for i in ALL if i % 7]
+    with pytest.raises(PredicateError, match=r"predicate left none of the 20 rows .*; predicate keeps 2"):
+        CombinedHDF5Dataset(files, cs_label=True, predicate=where(epoch=10))
 
 
 @pytest.mark.parametrize(
@@ -346,3 +389,5 @@ def test_both_ends_of_the_epochs_are_included(tmp_path):
         file["epoch"][:] = [0.1, 0.5, 0.7]
     assert chosen([path], epoch_min=0.1, epoch_max=0.5) == [0, 1]
     assert chosen([path], epoch_min=0.7) == [2]
+    # As the files hold them, whatever dtype they are delivered in.
+    assert chosen([path], epoch_min=0.1, predicate=where(epoch=0.1), dtype=torch.float16) == [0]

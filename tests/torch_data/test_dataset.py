@@ -24,6 +24,7 @@ from ray_h5.torch_data import (
     Shuffle,
     any_equal,
     between,
+    create_optimized_dataloader,
     kfold,
     loader,
     where,
@@ -212,6 +213,17 @@ def test_a_state_that_would_tell_what_was_read_ahead_is_refused(files):
     next(iter(inside))
     with pytest.raises(PositionError, match="found one inside a batch"):
         loader(dataset, 7, seed=0).load_state_dict(inside.state_dict())
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "2", True])
+def test_threads_and_what_they_read_ahead_are_numbers(files, wrong):
+    with pytest.raises(OptionError, match=r"threads=.*expected an integer of 0 or more"):
+        loader(files, threads=wrong)
+    with pytest.raises(OptionError, match=r"prefetch_factor=.*expected an integer of 1 or more, or None"):
+        create_optimized_dataloader(files, prefetch_factor=wrong)
+    with pytest.raises(OptionError, match="prefetch_factor=0"):
+        H5DataLoader(H5Dataset(files), prefetch_factor=0)
+    assert len(list(loader(files, threads=np.int64(2)))) == 1
 
 
 def test_a_look_ahead_changes_no_state_of_the_loader(files):

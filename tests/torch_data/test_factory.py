@@ -1,4 +1,5 @@
 import logging
+import multiprocessing
 import re
 
 import numpy as np
@@ -102,6 +103,13 @@ class TestLoaders:
         assert rates[loader.num_workers] == max(rates)
 
 
+@pytest.mark.parametrize("workers", [None, -1, 1.5, "2"])
+def test_workers_that_are_no_number(workers):
+    for make in (OptimalDataLoaderFactory.create_training_loader, OptimalDataLoaderFactory.create_validation_loader):
+        with pytest.raises(OptionError, match=r"num_workers=.*expected an integer of 0 or more; leave it out"):
+            make(DATA, 10, num_workers=workers)
+
+
 def test_without_shared_memory_there_are_no_workers(monkeypatch):
     monkeypatch.setattr(home, "free_shared_memory", lambda: 1 << 20)
     with pytest.warns(RuntimeWarning, match="shared memory has 1 MiB free"):
@@ -126,6 +134,53 @@ def test_what_cannot_be_pickled_gets_no_spawned_workers():
         Local(), 4, num_workers=1, multiprocessing_context="fork"
     )
     assert forked.num_workers == 1
+
+
+class Holding(torch.utils.data.Dataset):
+    def __init__(self, held):
+        self.held = held
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index, self.held.value
+
+
+@pytest.mark.parametrize("kind", ["Lock", "Event", "Queue", "Value"])
+def test_what_only_a_starting_worker_can_be_given_is_given(kind):
+    """Locks and their like refuse to be pickled at any other time."""
+    context = multiprocessing.get_context("spawn")
+    held = context.Value("i", 7) if kind == "Value" else getattr(context, kind)()
+    loader = OptimalDataLoaderFactory.create_validation_loader(
+        Holding(held), 4, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert loader.num_workers == 1
+    if kind == "Value":
+        assert [values.tolist() for _, values in loader] == [[7] * 4] * 2
+
+
+class Refusing:
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        (Refusing(RuntimeError("of this process alone")), "of this process alone"),
+        (Refusing(KeyError("handle")), "handle"),
+    ],
+)
+def test_whatever_refuses_to_be_pickled_gets_no_spawned_workers(held, why):
+    with pytest.warns(RuntimeWarning, match=f"the dataset cannot be pickled, as spawn needs it: .*{why}"):
+        loader = OptimalDataLoaderFactory.create_validation_loader(
+            Holding(held), 4, num_workers=1, multiprocessing_context="spawn"
+        )
+    assert loader.num_workers == 0
 
 
 def test_container_limits_count(tmp_path):

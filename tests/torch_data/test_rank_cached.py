@@ -111,6 +111,19 @@ class TestInOneProcess:
         assert (len(dataset), dataset.common_length) == (length, 50 // world_size)
         assert any("50 samples do not divide among 3 ranks" in each for each in said) is (world_size == 3)
 
+    @pytest.mark.parametrize("mode", ["contiguous", "interleave"])
+    def test_it_knows_its_rows(self, pairs, monkeypatch, mode):
+        """Each rank's samples are augmented otherwise, as their rows are others."""
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+        seen = []
+        for rank in range(3):
+            monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+            dataset = RankMemCachedH5Dataset(pairs, "images", mode=mode, log_fn=silent)
+            rows = dataset.row_ids(range(len(dataset)))
+            assert rows.tolist() == dataset.x[:, 0, 0].tolist()
+            seen += rows.tolist()
+        assert sorted(seen) == list(range(50))
+
     def test_it_equals_what_h5py_reads(self, pairs):
         for mode in ("contiguous", "interleave"):
             dataset = RankMemCachedH5Dataset(pairs, "nested/scores", "bytes", mode=mode, dtype_x=None, log_fn=silent)

@@ -1,12 +1,17 @@
+import io
 import itertools
+import json
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle
+from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, where
 
 from .conftest import ids_of
 
@@ -82,6 +87,16 @@ class SamplerContract:
         with pytest.raises(PositionError):
             self.make(seed=1).load_state_dict({})
 
+    @pytest.mark.parametrize("wrong", [None, -3, 1.5, "2"])
+    @pytest.mark.parametrize("name", ["epoch", "done", "within"])
+    def test_a_state_that_lacks_something_or_has_it_wrong_is_refused(self, name, wrong):
+        sampler = self.make()
+        state = sampler.state_dict()
+        state = {**state, name: wrong} if wrong is not None else {n: each for n, each in state.items() if n != name}
+        with pytest.raises(PositionError, match=f"load_state_dict: {name}=.*expected an integer|inside a batch"):
+            sampler.load_state_dict(state)
+        assert sorted(flat(sampler)) == list(range(N))
+
     def test_another_epoch_drops_the_state(self):
         sampler = self.make()
         list(itertools.islice(sampler, 2))
@@ -154,6 +169,28 @@ def test_ranks_resume_as_many_or_others_do(before, after):
         assert len(done) + len(rest) - 200 == -(200 - len(done)) % after
 
 
+@given(
+    st.integers(0, 30),
+    st.tuples(st.integers(1, 5), st.integers(1, 4)),
+    st.tuples(st.integers(1, 5), st.integers(1, 4)),
+    st.integers(0, 30),
+)
+def test_what_one_split_has_not_done_another_does(rows, before, after, steps):
+    """Also at the end of an epoch, where padded ranks have done more than there is: a whole epoch is left then."""
+
+    def batches(ranks, batch_size):
+        return [OrderBatchSampler(range(rows), batch_size, seed=3, rank=r, world_size=ranks) for r in range(ranks)]
+
+    running, resumed = batches(*before), batches(*after)
+    done = {i for each in running for batch in itertools.islice(each, steps) for i in batch}
+    left = set(range(rows)) - done or set(range(rows))
+    for each in resumed:
+        each.load_state_dict(running[0].state_dict())
+    rest = [i for each in resumed for i in flat(each)]
+    assert set(rest) >= left
+    assert len(rest) == -(-len(left) // after[0]) * after[0]
+
+
 def test_a_state_from_inside_a_stretch_needs_the_same_stretch():
     sampler = OrderSampler(range(20), world_size=2, rank=0, stretch=5)
     list(itertools.islice(sampler, 3))
@@ -174,6 +211,29 @@ def test_the_order_is_that_of_planning(files):
         assert found == wanted.ranks(np.arange(60), 2).tolist()
 
 
+def test_states_hold_plain_values_whatever_options_are_of_numpy(files):
+    """For JSON, and for what torch.load takes from a checkpoint that it does not trust."""
+    three, true = np.int64(3), np.bool_(True)
+    dataset = H5Dataset(files, ["fhr_st"], where(cs_label=True))
+    for sampler in (
+        EpochShuffleSampler(np.int64(5), seed=three),
+        EpochShuffleSampler(5, seed=three, shuffle=true),
+        EpochShuffleSampler(5, seed=three, shuffle=np.bool_(False)),
+        OrderSampler(range(5), seed=three, stretch=three, rank=np.int64(0), world_size=three),
+        OrderBatchSampler(range(5), three, shuffle=Shuffle("rows", seed=three)),
+        OrderSampler(dataset, shuffle="chunks"),
+        OrderSampler(dataset, shuffle=Shuffle("chunks", window_rows=three)),
+    ):
+        sampler.set_epoch(three)
+        next(iter(sampler))
+        state = sampler.state_dict()
+        assert json.loads(json.dumps(state)) == state
+        kept = io.BytesIO()
+        torch.save(state, kept)
+        kept.seek(0)
+        sampler.load_state_dict(torch.load(kept, weights_only=True))
+
+
 def test_golden_order():
     """Whoever changes the order of an epoch changes every run that somebody wants to repeat."""
     sampler = OrderSampler(range(10), seed=1)
@@ -186,6 +246,9 @@ def test_golden_order():
 def test_bad_input():
     for options in ({"rank": 2, "world_size": 2}, {"world_size": 0}, {"rank": -1, "world_size": 1}):
         with pytest.raises(OptionError, match="expected a rank"):
+            OrderSampler(range(5), **options)
+    for options in ({"rank": "0", "world_size": 2}, {"rank": 0, "world_size": 2.0}):
+        with pytest.raises(OptionError, match="expected an integer"):
             OrderSampler(range(5), **options)
     with pytest.raises(OptionError, match="stretch=0"):
         OrderSampler(range(5), stretch=0)

@@ -2,18 +2,23 @@ import copy
 import pickle
 import random
 
+import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.planning.order import row_keys
 from ray_h5.torch_data import (
+    H5Dataset,
     H5LazyDataset,
     WorkerSafeAugmentedDataset,
     WorkerSafeStandardizedDataset,
+    where,
     worker_init_fn,
 )
+from ray_h5.transforms import SpecAugment
 
 MASKS = {"time_mask_param": 60, "freq_mask_param": 40, "num_time_masks": 2, "num_freq_masks": 2, "p": 1.0}
 
@@ -77,7 +82,7 @@ def test_moments_that_are_none(pairs, moments):
         WorkerSafeStandardizedDataset(H5LazyDataset(pairs, "images", "labels"), [50], 0, 1)
 
 
-def test_augmentation_is_a_function_of_seed_epoch_and_index():
+def test_augmentation_is_a_function_of_seed_epoch_and_row():
     dataset = WorkerSafeAugmentedDataset(Ones(), MASKS, training=True, seed=3)
     dataset.set_epoch(1)
     first = epoch_of(dataset)
@@ -91,6 +96,43 @@ def test_augmentation_is_a_function_of_seed_epoch_and_index():
     other = WorkerSafeAugmentedDataset(Ones(), MASKS, seed=4)
     other.set_epoch(1)
     assert not torch.equal(epoch_of(other), first)
+
+
+@pytest.mark.parametrize("wrap", ["nothing", "subset", "standardised", "both"])
+def test_a_row_is_augmented_the_same_whatever_else_is_chosen(tmp_path, wrap):
+    """And as in Ray: a row of a fold keeps the augmentation that it has among all rows."""
+    inputs = np.ones((30, 20, 30), "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["label"] = inputs, np.arange(30) % 3
+    base = H5Dataset(tmp_path / "a.h5", ["x", "label"], where(label=[1, 2]), _input_and_label)
+    chosen = list(range(19, 3, -2))
+    rows = base.row_ids(chosen if wrap != "nothing" else range(20))
+    if wrap in ("subset", "both"):
+        base = Subset(base, chosen)
+    if wrap == "standardised":
+        base = WorkerSafeStandardizedDataset(base, chosen, 0, 1 - 1e-8)
+    if wrap == "both":
+        base = WorkerSafeStandardizedDataset(base, range(len(chosen)), 0, 1 - 1e-8)
+    dataset = WorkerSafeAugmentedDataset(base, {"time_mask_param": 20, "freq_mask_param": 9}, seed=1)
+    dataset.set_epoch(2)
+    batch = {"x": inputs[rows], "row_key": row_keys(rows, 1, 2)}
+    wanted = SpecAugment("x", time_mask_param=20, freq_mask_param=9)(batch)["x"]
+    assert 0 < wanted.mean() < 1
+    assert np.array_equal(epoch_of(dataset), wanted)
+    assert np.array_equal(torch.stack([dataset[i][0] for i in range(len(dataset))]), wanted)
+
+
+def test_an_index_stands_for_a_row_that_is_not_known():
+    whole = WorkerSafeAugmentedDataset(Ones(), MASKS, seed=3)
+    part = WorkerSafeAugmentedDataset(Subset(Ones(), [7, -1]), MASKS, seed=3)
+    assert part[0][0].shape == (1, 100, 150)  # also before an epoch is chosen
+    for each in (whole, part):
+        each.set_epoch(1)
+    assert torch.equal(epoch_of(part), torch.stack([whole[7][0], whole[23][0]]))
+
+
+def _input_and_label(sample):
+    return sample.x, sample.label
 
 
 def test_workers_augment_as_one_process_does():
