@@ -109,8 +109,8 @@ class ArrowFields:
     def column(self, name: str) -> pc.Expression:
         return pc.field(name)
 
-    def is_in(self, name: str, values: list[Any]) -> pc.Expression:
-        return pc.field(name).isin(pa.array(values))
+    def is_in(self, value: pc.Expression, values: list[Any]) -> pc.Expression:
+        return value.isin(pa.array(values))
 
     def is_null(self, name: str) -> pc.Expression:
         return pc.field(name).is_null()

@@ -20,8 +20,8 @@ class RayFields:
     def column(self, name: str) -> Expr:
         return col(name)
 
-    def is_in(self, name: str, values: list[Any]) -> Expr:
-        return col(name).is_in(values)
+    def is_in(self, value: Expr, values: list[Any]) -> Expr:
+        return value.is_in(values)
 
     def is_null(self, name: str) -> Expr:
         return col(name).is_null()

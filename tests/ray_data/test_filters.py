@@ -144,6 +144,13 @@ def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
         ({"u": 2**63}, [2]),
         ({"u": np.array([3, 2**64 - 1], "u8")}, [1, 3]),
         ({"f": [float("nan"), 1.0]}, [0]),
+        ({"t": 0.1}, []),
+        ({"t": [0.5, float("inf")]}, []),
+        ({"t": between(0.1, None)}, [1, 2, 3]),
+        ({"u": between(0.1, 1e300)}, [0, 1, 2, 3]),
+        ({"u": [0.1, 3]}, [1]),
+        ({"b": 1.0}, [0, 3]),
+        ({"b": [0, 1]}, [0, 1, 2, 3]),
     ],
 )
 def test_numbers_are_compared_exactly(tmp_path, criteria, rows):
@@ -152,6 +159,7 @@ def test_numbers_are_compared_exactly(tmp_path, criteria, rows):
         file["t"] = np.array([-5, 1_600_000_000, 1_650_000_000, 2**60 + 1])
         file["u"] = np.array([2, 3, 2**63, 2**64 - 1], "u8")
         file["f"] = np.array([1, np.nan, -np.nan, 2])
+        file["b"] = np.array([1, 0, 0, 1], bool)
     ds = ray_h5.read_h5(path, include_row_ids=True)
     assert ids_of(ds.filter(expr=where(**criteria))) == rows
     assert ids_of(ds.filter(expr=~where(**criteria))) == [row for row in range(4) if row not in rows]
@@ -188,6 +196,8 @@ def test_a_constant_selects_all_or_nothing(paths):
         (where(xs=any_equal(1)), UnknownColumnError, "no 'xs'"),
         (col("ss") == "a", UnknownColumnError, "Did you mean 's'"),
         (col("u") > "a", PredicateError, "u: uint8"),
+        (where(b=[2]), PredicateError, "b: bool"),
+        (where(b=[0.5]), PredicateError, "b: bool"),
         (where(classes=any_equal(1, valid="nothing")), UnknownColumnError, "nothing"),
     ],
 )
