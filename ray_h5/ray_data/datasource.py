@@ -26,7 +26,7 @@ from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_column, cast_columns
+from ray_h5.planning.schema import ColumnSpec, cast_column
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
@@ -107,7 +107,8 @@ class H5Datasource(Datasource):
         scope = Scope.of(group, allow_external, threads)
         lookup = Lookup(scope, index_dir, read_ahead if local_only else in_tasks)
         self._index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
-        self._columns = cast_columns(self._index.columns, dtypes or {})
+        self._delivered = self._index.delivered(dtypes or {})
+        self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, tail)
         self._output = Output((*self._columns, *self._added))
         self._predicate: pc.Expression | None = None
@@ -202,11 +203,11 @@ class H5Datasource(Datasource):
         """
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
             raise PredicateError(f"predicate: {name!r} is another one in each epoch; filter by it after reading")
-        known = {**self._columns, **self._added}
+        known = {**self._delivered, **self._added}
         if self.get_projection_map() is not None:
             derived = [name for name in names if (parts := parse_derived(name)) and parts[0] in self._output.names]
             return {name: known[name] for name in self._output.names} | self._index.find(derived)
-        found = {name: known[name] for name in names if name in self._output.names}
+        found = {name: known[name] for name in names if name in known}
         return {**found, **self._index.find([name for name in names if name not in found])}
 
     def _predicate_table(self) -> pa.Table:

@@ -52,6 +52,18 @@ def test_files_need_not_agree_on_what_is_cast_away(write, stored, wanted, column
     assert index.columns == pickle.loads(pickle.dumps(index)).columns
 
 
+def test_a_column_of_a_predicate_alone_can_be_cast(write):
+    name = np.array([b"a", b"M\xfcller"], h5py.string_dtype("ascii"))
+    paths = write(*({"x": np.zeros((2, 3)), "y": np.array([0, 1], dtype), "s": name} for dtype in ("i4", "i8")))
+    assert "pass dtypes={'y': 'int64'}" in mismatch(paths, columns=["x"], predicate=where(y=1))
+    dtypes = {"y": "int64", "s": bytes}
+    for predicate in (where(y=1), where(s=b"M\xfcller")):
+        plan = plan_files(paths, columns=["x"], dtypes=dtypes, predicate=predicate)[1]
+        assert [spec.name for spec in plan.columns] == ["x"]
+        assert plan.selection.tolist() == [1, 3]
+    assert plan_files(paths, columns=["x"], dtypes={"y": "?"}, predicate=where(y=True))[1].selection.tolist() == [1, 3]
+
+
 def test_a_cast_changes_no_shape_and_no_string(write):
     paths = write({"y": np.zeros((3, 2), "i4")}, {"y": np.zeros((3, 4), "i8")})
     message = mismatch(paths, dtypes={"y": "i8"})

@@ -14,6 +14,7 @@ from ray_h5 import any_equal, between, row_mask, where
 from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.planning.criteria import where as arrow_where
 from ray_h5.planning.planner import plan_files
+from ray_h5.torch_data import H5Dataset
 from tests.planning.test_planner import NAMES, TEXTS, table_of, write
 
 from .kit import ids_of
@@ -130,6 +131,21 @@ def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
         assert ids_of(ds.filter(expr=where(f=wanted))) == [1, 4]
         # Also where Ray itself filters.
         assert ids_of(ds.map_batches(lambda batch: batch).filter(expr=where(f=wanted))) == [1, 4]
+
+
+def test_a_column_that_the_filter_alone_names_is_cast(tmp_path):
+    for i, dtype in enumerate(("i4", "i8")):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x"] = np.arange(6).reshape(3, 2)
+            file["episode"] = np.array([0, 1, 2], dtype)
+    ds = ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episode": "int64"}, include_row_ids=True)
+    filtered = ds.filter(expr=where(episode=1))
+    assert ids_of(filtered) == [1, 4]
+    assert filtered.schema().names == ["x", "row_id"]
+    with pytest.raises(UnknownColumnError, match="Did you mean 'episode'"):
+        ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episod": "int64"})
+    torch = H5Dataset(str(tmp_path), ["x"], arrow_where(episode=1), dtypes={"episode": "int64"})
+    assert torch.row_ids([0, 1]).tolist() == [1, 4]
 
 
 @pytest.mark.parametrize(
