@@ -103,6 +103,10 @@ class ColumnSpec:
 
     def cast(self, dtype: object) -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
+        if dtype is None:  # numpy takes it for float64
+            raise OptionError(
+                f"dtypes: None for column {self.name!r} is no dtype; leave the column out to keep its own"
+            )
         try:
             wanted = np.dtype(dtype)  # type: ignore[call-overload]
         except TypeError as exc:

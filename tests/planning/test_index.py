@@ -306,6 +306,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
         ({"signl": "f2"}, UnknownColumnError, "Did you mean 'signal'"),
         ({"label": "nonsense"}, OptionError, "no dtype"),
         ({"signal": "nonsense"}, OptionError, "no dtype"),
+        ({"signal": None}, OptionError, "None for column 'signal' is no dtype; leave the column out"),
         ({"signal": "S4"}, OptionError, "no type of numbers"),
         ({"name": "f4"}, OptionError, "holds strings"),
     ],
