@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
+from urllib.parse import unquote_to_bytes
 
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
@@ -86,10 +87,12 @@ def expand_paths(
     missing: list[str] = []
     passed_over = 0
     root = _local_root(filesystem)
-    for each in (os.path.join(root, _local(path)) for path in given):
-        files = _candidates(each, unsaid)
+    for path in given:
+        spelt = [os.path.join(root, each) for each in _local(path)]
+        looked_for = (_candidates(each, unsaid) for each in spelt)
+        files = next((each for each in looked_for if each is not None), None)
         if files is None:
-            missing.append(each)
+            missing.append(spelt[0])
             continue
         taken = [file for file in files if file.chosen or _has_extension(file.path, file_extensions)]
         passed_over += len(files) - len(taken)
@@ -157,13 +160,15 @@ def _local_root(filesystem: object) -> str:
     )
 
 
-def _local(path: PathLike) -> str:
+def _local(path: PathLike) -> list[str]:
+    """Return the path that is meant; of a URI with escapes also what they stand for, should there be nothing else."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise OptionError(f"paths: expected str or path-like, found {text!r}")
     if "\0" in text:
         raise OptionError(f"{text!r}: a path cannot contain a NUL character")
-    if scheme := _SCHEME.match(text):
+    scheme = _SCHEME.match(text)
+    if scheme:
         if scheme[1].lower() not in {"file", "local"}:
             raise OptionError(
                 f"{text}: expected a path of a mounted file system, found {scheme[1]}://. Mount the store, or copy "
@@ -172,7 +177,9 @@ def _local(path: PathLike) -> str:
         text = text[scheme.end() :]
         if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
             text = text.removeprefix("localhost")
-    return os.path.expanduser(text)
+    is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
+    unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
+    return [os.path.expanduser(each) for each in (text, *unescaped)]
 
 
 def _candidates(path: str, by_glob: bool) -> list[_Found] | None:

@@ -29,6 +29,25 @@ def test_a_directory_is_searched_to_the_bottom_and_sorted_naturally(folder):
     assert names(expand_paths([f"FILE://{folder}", f"file://localhost{folder}"]), folder) == expected
 
 
+@pytest.mark.parametrize("name", ["a b", "ä%41", "%41", os.fsdecode(b"\xff")])
+def test_uris_with_escapes(tmp_path, name):
+    path = tmp_path / name / "a.h5"
+    path.parent.mkdir()
+    path.touch()
+    assert expand_paths(path.as_uri()) == [str(path)]
+    assert expand_paths(path.parent.as_uri() + "/*.h5") == [str(path)]
+    assert expand_paths(f"file://{path}") == [str(path)]  # a path that is written as it is
+    with pytest.raises(NotFoundError, match=r"1 path does not exist:\n  .*%20none\.h5"):
+        expand_paths((tmp_path / " none.h5").as_uri())
+
+
+def test_escapes_are_of_uris_alone(tmp_path):
+    (tmp_path / "A.h5").touch()
+    for path in (f"{tmp_path}/%41.h5", f"local://{tmp_path}/%41.h5", f"file://{tmp_path}/%00.h5"):
+        with pytest.raises(NotFoundError):
+            expand_paths(path)
+
+
 def test_a_glob_takes_what_matches(folder):
     assert names(expand_paths(f"{folder}/f*.h5"), folder) == ["f2.h5", "f10.h5"]
     assert names(expand_paths(f"{folder}/**/*.h5"), folder) == ["f2.h5", "f10.h5", "sub/deep/f4.h5"]
