@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 
@@ -146,18 +146,28 @@ def _check_extensions(extensions: object) -> None:
         )
 
 
-def _local_root(filesystem: object) -> str:
+def _local_root(filesystem: Any) -> str:
+    """Return what relative paths start from; nothing for the folder of the process."""
     if filesystem is None or isinstance(filesystem, LocalFileSystem):
         return ""
-    if isinstance(filesystem, SubTreeFileSystem) and isinstance(filesystem.base_fs, LocalFileSystem):
-        return str(filesystem.base_path)
+    if isinstance(filesystem, SubTreeFileSystem):
+        return _below(_local_root(filesystem.base_fs), filesystem.base_path)
+    if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):
+        return _local_root(filesystem.handler.fs)
     protocols = getattr(filesystem, "protocol", ())  # fsspec's name of itself, or a tuple of them
-    if "file" in ([protocols] if isinstance(protocols, str) else protocols):
+    protocols = [protocols] if isinstance(protocols, str) else protocols
+    if "file" in protocols:
         return ""
+    if "dir" in protocols:
+        return _below(_local_root(filesystem.fs), filesystem.path)
     raise OptionError(
         f"filesystem={filesystem!r}: expected a local one; HDF5 files are read from mounted file systems. Mount "
         "the store, or copy the files to a disk that every node sees."
     )
+
+
+def _below(root: str, folder: str) -> str:
+    return os.path.join(root, folder.lstrip("/")) if root else folder
 
 
 def _local(path: PathLike) -> list[str]:

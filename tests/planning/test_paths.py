@@ -3,7 +3,8 @@ import pathlib
 
 import fsspec
 import pytest
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.planning.paths import expand_paths, is_local_only, natural_key
@@ -240,7 +241,19 @@ def test_file_systems(folder):
     assert len(expand_paths(str(folder), filesystem=fsspec.filesystem("file"))) == 5
     subtree = SubTreeFileSystem(str(folder), LocalFileSystem())
     assert names(expand_paths(["f2.h5", "sub"], filesystem=subtree), folder) == ["f2.h5", "sub/deep/f4.h5", "sub/f3.H5"]
-    for other in (fsspec.filesystem("memory"), "s3"):
+    local = fsspec.filesystem("file")
+    wrapped = PyFileSystem(FSSpecHandler(local))
+    for top in (
+        SubTreeFileSystem("sub", subtree),
+        SubTreeFileSystem(str(folder / "sub"), wrapped),
+        DirFileSystem(str(folder / "sub"), local),
+        DirFileSystem("/sub", DirFileSystem(str(folder), local)),
+        PyFileSystem(FSSpecHandler(DirFileSystem(str(folder / "sub"), local))),
+    ):
+        assert names(expand_paths(["deep"], filesystem=top), folder) == ["sub/deep/f4.h5"]
+    assert len(expand_paths(str(folder), filesystem=wrapped)) == 5
+    memory = fsspec.filesystem("memory")
+    for other in (memory, "s3", PyFileSystem(FSSpecHandler(memory)), DirFileSystem("/", memory)):
         with pytest.raises(OptionError, match="expected a local one"):
             expand_paths(str(folder), filesystem=other)
 
