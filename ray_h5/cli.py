@@ -62,6 +62,7 @@ def _add_index(commands: Any) -> None:
     index.add_argument(
         "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
     )
+    index.add_argument("--ignore-missing-paths", action="store_true", help="leave out paths that do not exist")
     index.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns to look at (default: all)")
     index.add_argument(
@@ -93,7 +94,9 @@ def _index(arguments: argparse.Namespace) -> int:
 
     began = time.perf_counter()
     lookup = Lookup(Scope.of(arguments.group, arguments.allow_external), check_index_dir(arguments.dir))
-    paths = expand_paths(arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS)
+    paths = expand_paths(
+        arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS, arguments.ignore_missing_paths
+    )
     index = build_index(paths, arguments.columns, lookup)
     specs = index.find(arguments.values)
     check_names(arguments.values, specs)
@@ -112,7 +115,7 @@ def shuffle_text(unit: str, index: RowIndex, _block_rows: int) -> str:
     from ray_h5.planning.shuffle import Shuffle, Unit
 
     plan = make_plan(index, list(index.columns.values()), None, Shuffle(cast("Unit", unit)))
-    return str(shuffle_effect(plan, index.group_rows))
+    return str(shuffle_effect(plan, index.group_rows) or "there are no rows to shuffle")
 
 
 def _bench(arguments: argparse.Namespace) -> int:

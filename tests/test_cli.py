@@ -107,3 +107,21 @@ def test_inspect_tells_what_a_shuffle_costs(tmp_path, capsys):
     assert main(["inspect", path, "--shuffle", "auto"]) == 0
     assert "shuffled by rows" in rows
     assert "shuffled by chunks" in capsys.readouterr().out
+
+
+def test_without_rows_there_is_no_shuffle(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [[0.0]][:0]
+    assert main(["inspect", str(tmp_path / "a.h5"), "--shuffle", "auto"]) == 0
+    assert "there are no rows to shuffle" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["inspect", "index"])
+def test_paths_that_are_missing_can_be_left_out(tmp_path, capsys, command):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [1, 2]
+    options = ["--dir", str(tmp_path / "index")] if command == "index" else []
+    given = [command, str(tmp_path / "a.h5"), str(tmp_path / "gone.h5"), *options]
+    assert main(given) == 1
+    assert "pass ignore_missing_paths=True" in capsys.readouterr().err
+    assert main([*given, "--ignore-missing-paths"]) == 0

@@ -28,6 +28,7 @@ def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> Non
     parser.add_argument(
         "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
     )
+    parser.add_argument("--ignore-missing-paths", action="store_true", help="leave out paths that do not exist")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     parser.add_argument(
         "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
@@ -49,7 +50,9 @@ def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) 
     from ray_h5.inspect.text import to_text
     from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
 
-    paths = expand_paths(arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS)
+    paths = expand_paths(
+        arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS, arguments.ignore_missing_paths
+    )
     report = inspect_files(paths, arguments.group, arguments.allow_external, shuffle, arguments.columns)
     print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
     return 0 if report.ok else 1

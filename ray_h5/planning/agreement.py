@@ -21,7 +21,7 @@ Schema = Mapping[str, ColumnSpec]
 def agreed_columns(
     facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast | None = None
 ) -> dict[str, ColumnSpec]:
-    """Return the columns of all files, as they are stored.
+    """Return the columns of all files, in dtypes that take what each of them stores.
 
     Parameters
     ----------
@@ -32,8 +32,7 @@ def agreed_columns(
     scope : Scope
         How the files are opened.
     cast : callable, optional
-        What becomes of columns. Where files agree only after it, a column is given the dtype that
-        takes the numbers of all of them.
+        What becomes of columns: files need not agree on what is cast away.
 
     Raises
     ------
@@ -92,17 +91,30 @@ def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
 
 def _schema(columns: Mapping[str, ColumnFacts], cast: Cast | None) -> Schema:
     """Return what becomes of the columns of a file."""
-    return {
-        name: cast(each.spec) if cast is not None and each.spec.kind in TENSOR_KINDS else each.spec
-        for name, each in columns.items()
-    }
+    return {name: _delivered(each.spec, cast) for name, each in columns.items()}
+
+
+def _delivered(spec: ColumnSpec, cast: Cast | None) -> ColumnSpec:
+    if spec.kind == "struct":
+        return replace(spec, dtype=_packed(spec.dtype))
+    return cast(spec) if cast is not None and spec.kind in TENSOR_KINDS else spec
+
+
+def _packed(dtype: np.dtype) -> np.dtype:
+    """Return a compound type without what nobody sees of it in Arrow: padding, and the lengths of strings."""
+    if dtype.names is not None:
+        return np.dtype([(name, _packed(dtype[name])) for name in dtype.names])
+    if dtype.subdtype is not None:
+        return np.dtype((_packed(dtype.subdtype[0]), dtype.subdtype[1]))
+    return np.dtype(object) if dtype.kind == "S" else dtype
 
 
 def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
-    """Return a column that files agree on once it is cast."""
+    """Return a column that files agree on once it is read."""
     if all(each == specs[0] for each in specs):
         return specs[0]
-    return replace(specs[0], kind="number", dtype=np.result_type(*{each.dtype for each in specs}))
+    kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
+    return replace(specs[0], kind=kind, dtype=np.result_type(*{each.dtype for each in specs}))
 
 
 def _mismatch(paths: Sequence[str], found: Sequence[Schema], columns: Sequence[str] | None) -> SchemaMismatchError:

@@ -92,6 +92,8 @@ def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
         raise PredicateError(f"any_equal({value!r}): expected a number")
     if value != value or (isinstance(value, int) and not -(2**63) <= value < 2**64):
         raise PredicateError(f"any_equal({value!r}): no value of a column equals it")
+    if valid is not None and not isinstance(valid, str):
+        raise PredicateError(f"any_equal({value!r}, valid={valid!r}): expected the name of a column")
     return AnyEqual(value, valid)
 
 
@@ -109,8 +111,8 @@ class ArrowFields:
     def column(self, name: str) -> pc.Expression:
         return pc.field(name)
 
-    def is_in(self, name: str, values: list[Any]) -> pc.Expression:
-        return pc.field(name).isin(pa.array(values))
+    def is_in(self, value: pc.Expression, values: list[Any]) -> pc.Expression:
+        return value.isin(pa.array(values))
 
     def is_null(self, name: str) -> pc.Expression:
         return pc.field(name).is_null()

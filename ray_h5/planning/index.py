@@ -19,7 +19,7 @@ from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.derived import derived_spec
 from ray_h5.planning.facts import FileFacts, Question, Scope
 from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec, cast_column
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +156,10 @@ class RowIndex:
             _check_same_rows(self.files, also.files, absent)
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
+
+    def delivered(self, dtypes: Mapping[str, object]) -> dict[str, ColumnSpec]:
+        """Return the specs of `columns`, and of others that `dtypes` names for predicates, as `dtypes` casts them."""
+        return {name: cast_column(dtypes, spec) for name, spec in self.find([*self.columns, *dtypes]).items()}
 
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
         """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept."""

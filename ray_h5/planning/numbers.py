@@ -16,22 +16,24 @@ import numpy as np
 import pyarrow as pa
 
 _WHOLE = 2**64  # integers of a column are smaller
+_BOOLEANS = (0, 1)
 _DECIMAL = pa.decimal128(20)  # any integer of 64 bits
-_SMALL = 2**24  # up to here all integers are floats of float32
+_THIRD = float(np.float32(1) / np.float32(3))
+_LARGE = [pa.scalar(Decimal(sign * 10**75), pa.decimal256(76)) for sign in (1, -1)]  # infinite in float32
 
 
 class Fields(Protocol):
     """A way to build expressions; all but these three is operators."""
 
     def column(self, name: str) -> Any: ...
-    def is_in(self, name: str, values: list[Any]) -> Any: ...
+    def is_in(self, value: Any, values: list[Any]) -> Any: ...
     def is_null(self, name: str) -> Any: ...
 
 
 def equals(name: str, value: Any, fields: Fields) -> Any:
     """Return the expression that a column holds a value; none is NaN."""
-    # pyarrow compares no boolean with an integer, but looks it up among integers, and the other way round.
-    if isinstance(value, int) and value in (0, 1):
+    # pyarrow compares no boolean with a number, but looks it up among integers, and the other way round.
+    if isinstance(value, (int, float)) and value in _BOOLEANS:
         return one_of(name, [value], fields)
     column, literal = _sides(name, value, fields)
     return _or_equal(column == literal, name, value, fields)
@@ -51,21 +53,43 @@ def at_most(name: str, high: Any, fields: Fields) -> Any:
 
 def one_of(name: str, values: list[Any], fields: Fields) -> Any:
     """Return the expression that a column holds one of some values; NaN equals none."""
-    wholes = [int(value) for value in values if _is_whole(value)]
-    others = [value for value in values if not _is_whole(value) and value == value]
+    column = fields.column(name)
+    wholes = {int(value) for value in values if _is_whole(value)}
+    fractions = [value for value in values if isinstance(value, float) and not _is_whole(value) and value == value]
+    others = [value for value in values if not _is_whole(value) and not isinstance(value, float)]
     found = []
-    if wholes:
-        # As decimals they fit any column of numbers. A column of booleans has only the small ones.
-        is_small = all(0 <= value <= _SMALL for value in wholes)
-        decimals = [pa.scalar(Decimal(value), _DECIMAL) for value in wholes]
-        found.append(fields.is_in(name, wholes if is_small else decimals))
-    if others:
-        found.append(fields.is_in(name, others))
+    if ones := [value for value in _BOOLEANS if value in wholes]:
+        found.append(fields.is_in(column, ones))  # what a column of booleans has; it would take any number for True
+    if larger := sorted(wholes.difference(_BOOLEANS)):
+        # As decimals they fit any column of numbers.
+        found.append(fields.is_in(column, [pa.scalar(Decimal(value), _DECIMAL) for value in larger]))
     if 0 in wholes:
-        found.append(fields.is_in(name, [-0.0]))  # what is looked up is compared bit by bit, and -0.0 is zero too
+        found.append(fields.is_in(column, [-0.0]))  # what is looked up is compared bit by bit, and -0.0 is zero too
+    if fractions:
+        found.append(_one_of_fractions(column, fractions, fields))
+    if others:
+        found.append(fields.is_in(column, others))
     if not found:
         return fields.is_null(name) & ~fields.is_null(name)  # no row; an empty list has no type to look up
     return reduce(or_, found)
+
+
+def _one_of_fractions(column: Any, values: list[float], fields: Fields) -> Any:
+    """Return the expression that a column holds one of some floats that no integer equals."""
+    # To look up floats pyarrow casts integers to them, and refuses large ones. Of decimals it casts any.
+    doubles = column - Decimal(0) + 0.0
+    found = fields.is_in(doubles, values)
+    rounded = [_float32(value) for value in values if not _is_float32(value)]
+    return found | (_is_of_float32(column, fields) & fields.is_in(doubles, rounded)) if rounded else found
+
+
+def _is_of_float32(column: Any, fields: Fields) -> Any:
+    """Return the expression that a column is of float32; no function of pyarrow tells.
+
+    Arithmetic with integers keeps the type of a column, and what is looked up is cast to it: a third of 1 is another
+    number in float32, and 1e75 is infinite. The latter is for infinite values, where the former gives NaN.
+    """
+    return ((column - column + 1) / 3 - Decimal(0) == _THIRD) | fields.is_in(column, _LARGE)
 
 
 def _sides(name: str, value: Any, fields: Fields) -> tuple[Any, Any]:
@@ -84,8 +108,8 @@ def _sides(name: str, value: Any, fields: Fields) -> tuple[Any, Any]:
 def _or_equal(compared: Any, name: str, value: Any, fields: Fields) -> Any:
     """Let a comparison with a number also hold for what equals it in the dtype of the column.
 
-    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1; but it casts
-    what it looks up to the type of the column. No value of that type lies between the two, so that either will do.
+    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1; what is looked
+    up is found as either. No value of that type lies between the two, so that either will do.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return compared | one_of(name, [value], fields) if is_number and not _is_float32(value) else compared
@@ -98,5 +122,9 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_float32(value: float) -> bool:
+    return value != value or _float32(value) == value
+
+
+def _float32(value: float) -> float:
     with np.errstate(over="ignore"):
-        return value != value or float(np.float32(value)) == value
+        return float(np.float32(value))

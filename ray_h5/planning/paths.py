@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
+from urllib.parse import unquote_to_bytes
 
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 
@@ -86,10 +87,12 @@ def expand_paths(
     missing: list[str] = []
     passed_over = 0
     root = _local_root(filesystem)
-    for each in (os.path.join(root, _local(path)) for path in given):
-        files = _candidates(each, unsaid)
+    for path in given:
+        spelt = [os.path.join(root, each) for each in _local(path)]
+        looked_for = (_candidates(each, unsaid) for each in spelt)
+        files = next((each for each in looked_for if each is not None), None)
         if files is None:
-            missing.append(each)
+            missing.append(spelt[0])
             continue
         taken = [file for file in files if file.chosen or _has_extension(file.path, file_extensions)]
         passed_over += len(files) - len(taken)
@@ -143,27 +146,39 @@ def _check_extensions(extensions: object) -> None:
         )
 
 
-def _local_root(filesystem: object) -> str:
+def _local_root(filesystem: Any) -> str:
+    """Return what relative paths start from; nothing for the folder of the process."""
     if filesystem is None or isinstance(filesystem, LocalFileSystem):
         return ""
-    if isinstance(filesystem, SubTreeFileSystem) and isinstance(filesystem.base_fs, LocalFileSystem):
-        return str(filesystem.base_path)
+    if isinstance(filesystem, SubTreeFileSystem):
+        return _below(_local_root(filesystem.base_fs), filesystem.base_path)
+    if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):
+        return _local_root(filesystem.handler.fs)
     protocols = getattr(filesystem, "protocol", ())  # fsspec's name of itself, or a tuple of them
-    if "file" in ([protocols] if isinstance(protocols, str) else protocols):
+    protocols = [protocols] if isinstance(protocols, str) else protocols
+    if "file" in protocols:
         return ""
+    if "dir" in protocols:
+        return _below(_local_root(filesystem.fs), filesystem.path)
     raise OptionError(
         f"filesystem={filesystem!r}: expected a local one; HDF5 files are read from mounted file systems. Mount "
         "the store, or copy the files to a disk that every node sees."
     )
 
 
-def _local(path: PathLike) -> str:
+def _below(root: str, folder: str) -> str:
+    return os.path.join(root, folder.lstrip("/")) if root else folder
+
+
+def _local(path: PathLike) -> list[str]:
+    """Return the path that is meant; of a URI with escapes also what they stand for, should there be nothing else."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise OptionError(f"paths: expected str or path-like, found {text!r}")
     if "\0" in text:
         raise OptionError(f"{text!r}: a path cannot contain a NUL character")
-    if scheme := _SCHEME.match(text):
+    scheme = _SCHEME.match(text)
+    if scheme:
         if scheme[1].lower() not in {"file", "local"}:
             raise OptionError(
                 f"{text}: expected a path of a mounted file system, found {scheme[1]}://. Mount the store, or copy "
@@ -172,7 +187,9 @@ def _local(path: PathLike) -> str:
         text = text[scheme.end() :]
         if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
             text = text.removeprefix("localhost")
-    return os.path.expanduser(text)
+    is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
+    unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
+    return [os.path.expanduser(each) for each in (text, *unescaped)]
 
 
 def _candidates(path: str, by_glob: bool) -> list[_Found] | None:

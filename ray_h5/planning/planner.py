@@ -17,7 +17,7 @@ from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.predicate import check_names, comparable_type, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_column, cast_columns
+from ray_h5.planning.schema import ColumnSpec, cast_column
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 
@@ -67,9 +67,9 @@ def plan_files(
     folder = None if index_dir is None else check_index_dir(index_dir)
     lookup = Lookup(Scope.of(group, allow_external, threads), folder)
     index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
-    specs = cast_columns(index.columns, dtypes or {})
+    specs = index.delivered(dtypes or {})
     selection = None if predicate is None else select(index, specs, predicate)
-    return index, make_plan(index, list(specs.values()), selection, shuffle, block_rows)
+    return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
 
 
 def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> np.ndarray:

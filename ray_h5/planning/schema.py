@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
-from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
@@ -111,6 +110,10 @@ class ColumnSpec:
 
     def cast(self, dtype: object) -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
+        if dtype is None:  # numpy takes it for float64
+            raise OptionError(
+                f"dtypes: None for column {self.name!r} is no dtype; leave the column out to keep its own"
+            )
         try:
             wanted = np.dtype(dtype)  # type: ignore[call-overload]
         except TypeError as exc:
@@ -132,14 +135,6 @@ class ColumnSpec:
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
-
-
-def cast_columns(columns: Mapping[str, ColumnSpec], dtypes: Mapping[str, object]) -> dict[str, ColumnSpec]:
-    """Apply `dtypes` to the columns that it names."""
-    for name in dtypes:
-        if name not in columns:
-            raise UnknownColumnError(f"dtypes: no column {name!r}.{near_names(name, columns)}")
-    return {name: cast_column(dtypes, spec) for name, spec in columns.items()}
 
 
 def cast_column(dtypes: Mapping[str, object], spec: ColumnSpec) -> ColumnSpec:

@@ -85,8 +85,11 @@ def check_index_dir(folder: str) -> str:
     Raises
     ------
     OptionError
-        If nothing can be written there.
+        If nothing can be written there, or the name is empty.
     """
+    # It would be the current folder, and is more often a variable that was not set.
+    if not folder:
+        raise OptionError("index_dir='': expected a folder; '.' is the current one")
     folder = os.path.abspath(os.path.expanduser(folder))
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import ray.data
-from ray.data import FileShuffleConfig
 
-from ray_h5.errors import OptionError
-from ray_h5.planning import shuffle as shuffling
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.index import build_index as build
 from ray_h5.planning.lookup import Lookup, read_ahead
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
-from ray_h5.planning.plan import Tail
 from ray_h5.planning.predicate import check_names
-from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
+from ray_h5.ray_data.arguments import ShuffleLike, as_group, as_names
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.tasks import in_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-logger = logging.getLogger(__name__)
-
-ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
 
 
 def read_h5(
@@ -148,24 +139,26 @@ def read_h5(
     >>> ds = ray_h5.read_h5("data/*.h5", columns=["signal", "label"])  # doctest: +SKIP
     >>> ds = ds.filter(expr=col("label") == 1)  # doctest: +SKIP
     """
-    paths = list_paths(paths)
     source = H5Datasource(
-        expand_paths(paths, file_extensions, ignore_missing_paths, filesystem),
-        columns=_names(columns),
-        group=_group(group),
-        shuffle=as_shuffle(shuffle),
-        tail=_tail(tail, tail_rows),
-        dtypes=_known(dtypes or {}),
+        paths,
+        columns=columns,
+        group=group,
+        shuffle=shuffle,
+        tail=tail,
+        tail_rows=tail_rows,
+        dtypes=dtypes,
         include_paths=include_paths,
         include_row_ids=include_row_ids,
         include_row_keys=include_row_keys,
         name=name,
-        index_dir=None if index_dir is None else check_index_dir(os.fspath(index_dir)),
+        index_dir=index_dir,
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         allow_external=allow_external,
         threads=max(1, int(num_cpus or 1)),
-        local_only=is_local_only(paths),
+        filesystem=filesystem,
+        file_extensions=file_extensions,
+        ignore_missing_paths=ignore_missing_paths,
     )
     ds = _dataset(source, concurrency=concurrency, num_cpus=num_cpus, memory=memory, ray_remote_args=ray_remote_args)
     # The dataset has a context of its own; that of the user stays as it is.
@@ -209,38 +202,18 @@ def build_index(
     RayH5Error
         As for `read_h5`.
     """
-    scope = Scope.of(_group(group), allow_external)
+    scope = Scope.of(as_group(group), allow_external)
     folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
     paths = list_paths(paths)
     spread = read_ahead if is_local_only(paths) else in_tasks
     files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)
-    index = build(files, _names(columns), Lookup(scope, folder, spread))
-    names = _names(predicate_columns, "predicate_columns")
+    index = build(files, as_names(columns), Lookup(scope, folder, spread))
+    names = as_names(predicate_columns, "predicate_columns")
     if names:
         specs = index.find(names)
         check_names(names, specs)
         index.small_columns(list(specs.values()))
     return index
-
-
-def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
-    """Return what `read_h5` means by its argument."""
-    if isinstance(shuffle, FileShuffleConfig):
-        return _as_file_shuffle(shuffle)
-    if shuffle is not True:
-        return shuffling.as_shuffle(shuffle)
-    drawn = Shuffle(seed=None)
-    logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
-    return drawn
-
-
-def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
-    if config.seed is not None and not config.reseed_after_execution:
-        raise OptionError(
-            f"shuffle={config}: each iteration is an epoch with an order of its own; for the same one again, give "
-            "the dataset a name= and call set_epoch(name, 0) before each iteration"
-        )
-    return Shuffle("files", seed=config.seed)
 
 
 def _dataset(source: H5Datasource, **resources: Any) -> ray.data.Dataset:
@@ -250,35 +223,3 @@ def _dataset(source: H5Datasource, **resources: Any) -> ray.data.Dataset:
         # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
         # and what it asks for it makes by cutting up what the tasks return.
         return ray.data.read_datasource(source, override_num_blocks=1, **resources)
-
-
-def _tail(rule: str, rows: int | None) -> Tail | None:
-    if rule == "keep":
-        if rows is not None:
-            raise OptionError(f"tail_rows={rows}: means something only with tail='drop' or tail='pad'")
-        return None
-    if rows is None:
-        raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    return Tail(cast("Any", rule), rows)
-
-
-def _names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:
-    if isinstance(columns, str):
-        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
-    names = None if columns is None else list(columns)
-    for name in names or ():
-        if not isinstance(name, str):
-            raise OptionError(f"{option}: expected names, such as 'signal' or 'obs/image', found {name!r}")
-    return names
-
-
-def _group(group: str) -> str:
-    if not isinstance(group, str):
-        raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
-    return group
-
-
-def _known(dtypes: Mapping[str, npt.DTypeLike]) -> Mapping[str, npt.DTypeLike]:
-    if not isinstance(dtypes, Mapping):
-        raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
-    return dtypes

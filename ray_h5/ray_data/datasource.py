@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +24,20 @@ from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import build_index
 from ray_h5.planning.lookup import Lookup, read_ahead
-from ray_h5.planning.paths import PathLike
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_column, cast_columns
-from ray_h5.planning.shuffle import Shuffle
+from ray_h5.planning.schema import ColumnSpec, cast_column
+from ray_h5.planning.store import check_index_dir
+from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_names, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.internals import with_datasources
 from ray_h5.ray_data.tasks import Plans, in_tasks, read_tasks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 logger = logging.getLogger(__name__)
 
@@ -44,23 +50,23 @@ class H5Datasource(Datasource):
 
     Parameters
     ----------
-    paths : sequence of str
-        The files, in the order of row ids.
+    paths : str, path-like, or a sequence of them
+        Files, directories and globs, as for `read_h5`.
     columns : sequence of str, optional
         The columns to read; None takes all.
     group : str
         The group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         Columns to cast in the read tasks; ``bytes`` for strings that are not UTF-8.
-    shuffle : Shuffle, optional
+    shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         The order of an epoch; None keeps that of the files.
-    tail : Tail, optional
-        What becomes of the last rows of an epoch; None keeps them.
+    tail, tail_rows, filesystem, file_extensions, ignore_missing_paths
+        As for `read_h5`.
     include_paths, include_row_ids, include_row_keys : bool
         Add the columns `path`, `row_id` and `row_key`.
     name : str, optional
         What `set_epoch` calls this dataset.
-    index_dir : str, optional
+    index_dir : path-like, optional
         A folder in which the index is kept.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are sized by their bytes.
@@ -68,8 +74,6 @@ class H5Datasource(Datasource):
         Folders that links, virtual datasets and external storage may lead into.
     threads : int
         Threads that read and decode in one task.
-    local_only : bool
-        Whether only the driver's node has the files.
 
     Raises
     ------
@@ -79,36 +83,43 @@ class H5Datasource(Datasource):
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: PathLike | Sequence[PathLike],
         *,
         columns: Sequence[str] | None = None,
         group: str = "/",
-        shuffle: Shuffle | None = None,
-        tail: Tail | None = None,
-        dtypes: Mapping[str, object] | None = None,
+        shuffle: ShuffleLike = None,
+        tail: Literal["keep", "drop", "pad"] = "keep",
+        tail_rows: int | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
         name: str | None = None,
-        index_dir: str | None = None,
+        index_dir: PathLike | None = None,
         block_rows: int | None = None,
         num_blocks: int | None = None,
         allow_external: PathLike | Sequence[PathLike] = (),
         threads: int = 1,
-        local_only: bool = False,
+        filesystem: object = None,
+        file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+        ignore_missing_paths: bool = False,
     ) -> None:
         super().__init__()
         # Ray's base class leaves this one to its subclasses.
         self._projection_map: dict[str, str] | None = None
-        self._local_only = local_only
-        self._shuffle, self._tail = shuffle, tail
+        given, dtypes = list_paths(paths), as_dtypes(dtypes)
+        self._local_only = is_local_only(given)
+        self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        scope = Scope.of(group, allow_external, threads)
-        lookup = Lookup(scope, index_dir, read_ahead if local_only else in_tasks)
-        self._index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
-        self._columns = cast_columns(self._index.columns, dtypes or {})
-        self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, tail)
+        scope = Scope.of(as_group(group), allow_external, threads)
+        folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
+        lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
+        files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
+        self._index = build_index(files, as_names(columns), lookup, partial(cast_column, dtypes))
+        self._delivered = self._index.delivered(dtypes)
+        self._columns = {name: self._delivered[name] for name in self._index.columns}
+        self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._output = Output((*self._columns, *self._added))
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
@@ -202,11 +213,11 @@ class H5Datasource(Datasource):
         """
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
             raise PredicateError(f"predicate: {name!r} is another one in each epoch; filter by it after reading")
-        known = {**self._columns, **self._added}
+        known = {**self._delivered, **self._added}
         if self.get_projection_map() is not None:
             derived = [name for name in names if (parts := parse_derived(name)) and parts[0] in self._output.names]
             return {name: known[name] for name in self._output.names} | self._index.find(derived)
-        found = {name: known[name] for name in names if name in self._output.names}
+        found = {name: known[name] for name in names if name in known}
         return {**found, **self._index.find([name for name in names if name not in found])}
 
     def _predicate_table(self) -> pa.Table:

@@ -10,7 +10,7 @@ from ray.data.expressions import Expr, col
 from ray_h5.errors import OptionError
 from ray_h5.planning.criteria import build_where
 from ray_h5.planning.folds import fold_groups
-from ray_h5.planning.paths import PathLike
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.ray_data.api import build_index
 
 
@@ -20,8 +20,8 @@ class RayFields:
     def column(self, name: str) -> Expr:
         return col(name)
 
-    def is_in(self, name: str, values: list[Any]) -> Expr:
-        return col(name).is_in(values)
+    def is_in(self, value: Expr, values: list[Any]) -> Expr:
+        return value.is_in(values)
 
     def is_null(self, name: str) -> Expr:
         return col(name).is_null()
@@ -74,6 +74,8 @@ def kfold(
     hdf5_group: str = "/",
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
+    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+    ignore_missing_paths: bool = False,
 ) -> list[tuple[Expr, Expr]]:
     """Return `k` pairs of predicates: what to train on, and what to validate on.
 
@@ -91,7 +93,7 @@ def kfold(
         Draws the folds.
     hdf5_group : str
         The group of the files that column names are relative to.
-    allow_external, index_dir
+    allow_external, index_dir, file_extensions, ignore_missing_paths
         As for `read_h5`.
 
     Raises
@@ -102,7 +104,15 @@ def kfold(
     if not isinstance(group, str):
         raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
     names = [group] if stratify is None else [group, stratify]
-    index = build_index(paths, columns=names, group=hdf5_group, allow_external=allow_external, index_dir=index_dir)
+    index = build_index(
+        paths,
+        columns=names,
+        group=hdf5_group,
+        allow_external=allow_external,
+        index_dir=index_dir,
+        file_extensions=file_extensions,
+        ignore_missing_paths=ignore_missing_paths,
+    )
     fields = RayFields()
     folds = fold_groups(index, k, group, stratify, seed)
     return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]

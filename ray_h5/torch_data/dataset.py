@@ -18,7 +18,7 @@ from ray_h5.planning.order import Order
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
 from ray_h5.planning.plan import make_order, make_plan
 from ray_h5.planning.planner import select
-from ray_h5.planning.schema import Cast, cast_column, cast_columns
+from ray_h5.planning.schema import Cast, cast_column
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 from ray_h5.torch_data.batched import BatchedDataset, Many
@@ -122,7 +122,8 @@ class H5Dataset(BatchedDataset):
         cache_size, cache_bytes, kept_bytes = self._bounds
         cast = self._cast(dtypes)
         self._index = build_index(self._files, columns, self._lookup, cast)
-        self._specs = [cast(spec) for spec in cast_columns(self._index.columns, dtypes).values()]
+        delivered = self._index.delivered(dtypes)
+        self._specs = [cast(delivered[name]) for name in self._index.columns]
         plan = make_plan(self._index, self._specs, self._select(predicate))
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
@@ -227,7 +228,7 @@ class H5Dataset(BatchedDataset):
         if predicate is None:
             return None
         # As in Ray, a predicate sees what is delivered.
-        selection = select(self._index, {spec.name: spec for spec in self._specs}, predicate)
+        selection = select(self._index, self._index.delivered(self._choice[2]), predicate)
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
         return selection

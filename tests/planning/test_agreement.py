@@ -4,9 +4,11 @@ import pickle
 
 import h5py
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.planning.arrow import to_arrow
 from ray_h5.planning.criteria import any_equal, where
 from ray_h5.planning.index import build_index
 from ray_h5.planning.plan import read_rows
@@ -52,6 +54,18 @@ def test_files_need_not_agree_on_what_is_cast_away(write, stored, wanted, column
     assert index.columns == pickle.loads(pickle.dumps(index)).columns
 
 
+def test_a_column_of_a_predicate_alone_can_be_cast(write):
+    name = np.array([b"a", b"M\xfcller"], h5py.string_dtype("ascii"))
+    paths = write(*({"x": np.zeros((2, 3)), "y": np.array([0, 1], dtype), "s": name} for dtype in ("i4", "i8")))
+    assert "pass dtypes={'y': 'int64'}" in mismatch(paths, columns=["x"], predicate=where(y=1))
+    dtypes = {"y": "int64", "s": bytes}
+    for predicate in (where(y=1), where(s=b"M\xfcller")):
+        plan = plan_files(paths, columns=["x"], dtypes=dtypes, predicate=predicate)[1]
+        assert [spec.name for spec in plan.columns] == ["x"]
+        assert plan.selection.tolist() == [1, 3]
+    assert plan_files(paths, columns=["x"], dtypes={"y": "?"}, predicate=where(y=True))[1].selection.tolist() == [1, 3]
+
+
 def test_a_cast_changes_no_shape_and_no_string(write):
     paths = write({"y": np.zeros((3, 2), "i4")}, {"y": np.zeros((3, 4), "i8")})
     message = mismatch(paths, dtypes={"y": "i8"})
@@ -75,6 +89,34 @@ def test_the_message_says_which_cast_would_do(write):
     message = mismatch(paths)
     assert "dtypes={'b': 'uint8', 'y': 'int64'}" in message
     plan_files(paths, columns=["b", "y", "z"], dtypes={"b": "uint8", "y": "int64"})
+
+
+# Compound values --------------------------------------------------------------------------------
+
+FIELDS = [("a", "i4"), ("b", "f8"), ("v", "i2", (2,)), ("in", [("s", "S3"), ("w", "u1")])]
+LONG = [*FIELDS[:3], ("in", [("s", "S5"), ("w", "u1")])]
+TEXT = [*FIELDS[:3], ("in", [("s", h5py.string_dtype()), ("w", "u1")])]
+PADDED, PACKED = np.dtype(FIELDS, align=True), np.dtype(FIELDS)
+
+
+@pytest.mark.parametrize("kinds", [(PADDED, PACKED), (PACKED, PADDED, LONG), (LONG, PADDED), (PADDED, TEXT)])
+@pytest.mark.parametrize("options", [{}, {"chunks": (2,), "compression": "gzip"}])
+def test_compound_columns_that_are_the_same_in_arrow(tmp_path, kinds, options):
+    paths = [str(tmp_path / f"{number}.h5") for number in range(len(kinds))]
+    rows = [(1, 0.5, (2, 3), (b"ab", 4)), (5, 1.5, (6, 7), (b"xyz", 8))]
+    for path, kind in zip(paths, kinds, strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("c", data=np.array(rows, kind), **options)
+    plan = plan_files(paths, predicate=pc.field("c", "in", "s") == "xyz")[1]
+    assert plan.selection.tolist() == list(range(1, 2 * len(kinds), 2))
+    values = to_arrow(read_rows(plan, np.arange(2 * len(kinds))).arrays["c"], plan.columns[0].value_type)
+    expected = [{"a": a, "b": b, "v": list(v), "in": {"s": s.decode(), "w": w}} for a, b, v, (s, w) in rows]
+    assert values.to_pylist() == expected * len(kinds)
+
+
+def test_compound_columns_that_differ(write):
+    message = mismatch(write(*({"c": np.zeros(2, [("a", kind)])} for kind in ("i4", "i8"))))
+    assert "expected struct<a: int32>, found struct<a: int64>" in message
 
 
 # The odd one ------------------------------------------------------------------------------------

@@ -149,6 +149,7 @@ def test_the_same_float_passes_in_each_criterion(tmp_path, wanted):
         (lambda: any_equal([1]), "expected a number"),
         (lambda: any_equal(True), "expected a number"),
         (lambda: any_equal(float("nan")), "no value of a column equals it"),
+        (lambda: any_equal(1, valid=3), r"any_equal\(1, valid=3\): expected the name of a column"),
         (lambda: any_equal(10**40), "no value of a column equals it"),
     ],
 )

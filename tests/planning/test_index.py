@@ -25,7 +25,7 @@ from ray_h5.planning.plan import read_rows
 from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import plan_hash
 from ray_h5.planning.predicate import check_names, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_columns
+from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.store import MEMORY
 
 
@@ -310,7 +310,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
     index = build_index([str(tmp_path / "a.h5")])
     with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 's'.*dtypes=\{'s': bytes\}"):
         index.small_columns([index.columns["s"]])
-    as_bytes = cast_columns(index.columns, {"s": bytes})["s"]
+    as_bytes = index.delivered({"s": bytes})["s"]
     assert index.small_columns([as_bytes])["s"].to_pylist() == [b"ok", b"M\xfcller"]
 
 
@@ -318,14 +318,16 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
     ("dtypes", "error", "says"),
     [
         ({"signl": "f2"}, UnknownColumnError, "Did you mean 'signal'"),
+        ({"label": "nonsense"}, OptionError, "no dtype"),
         ({"signal": "nonsense"}, OptionError, "no dtype"),
+        ({"signal": None}, OptionError, "None for column 'signal' is no dtype; leave the column out"),
         ({"signal": "S4"}, OptionError, "no type of numbers"),
         ({"name": "f4"}, OptionError, "holds strings"),
     ],
 )
 def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
     with pytest.raises(error, match=says):
-        cast_columns(build_index(five_files).columns, dtypes)
+        build_index(five_files, ["signal", "name"]).delivered(dtypes)
 
 
 def test_predicates_are_checked_by_name():

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5.errors import PredicateError
 from ray_h5.planning.criteria import between, where
 from ray_h5.planning.predicate import evaluate
 
 INTEGERS = [-(2**63), -(2**53) - 1, -5, -1, 0, 1, 3, 255, 2**24, 2**24 + 1, 1_650_000_000]
 INTEGERS += [2**53, 2**53 + 1, 2**60 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
 FLOATS = [-math.inf, -(2.0**64), -(2.0**63), -5.0, -0.5, -0.0, 0.5, 2.0, 2.5, 2.0**24, 1.65e9]
-FLOATS += [2.0**53, 2.0**60, 2.0**63, 2.0**64, 2.0**65, math.inf, math.nan]
+FLOATS += [0.1, -0.1, 1e-50, 1e300, 2.0**53, 2.0**60, 2.0**63, 2.0**64, 2.0**65, math.inf, math.nan]
 DTYPES = ["i1", "u1", "i4", "u4", "i8", "u8"]
 
 
@@ -41,7 +42,7 @@ def test_integers_are_compared_exactly(dtype, number):
 @given(
     st.sampled_from(DTYPES),
     st.lists(st.sampled_from(INTEGERS), min_size=1, max_size=4),
-    st.lists(st.sampled_from([1.0, -0.0, 1.65e9, 2.0**60, 2.0**63, math.nan]), max_size=3),
+    st.lists(st.sampled_from([1.0, -0.0, 0.1, 0.5, 1.65e9, 2.0**60, 2.0**63, math.inf, math.nan]), max_size=3),
 )
 def test_any_numbers_in_a_list(dtype, integers, floats):
     check(dtype, integers, lambda value: value in integers)
@@ -67,10 +68,10 @@ def test_arrays_of_uint64():
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize("number", [0, 3, -5, 2**24 + 1, 1_650_000_000, 2**63, 0.5, 1.65e9, 2.0**63])
+@pytest.mark.parametrize("number", [0, 3, -5, 2**24 + 1, 1_650_000_000, 2**63, 0.1, 0.5, -math.inf, 1.65e9, 2.0**63])
 def test_floats_are_compared_in_their_dtype(dtype, number):
     with np.errstate(over="ignore"):
-        values = np.array([np.nan, -np.inf, -5, 0, 0.5, 3, 2**24, 1.65e9, 2**63, np.inf], dtype)
+        values = np.array([np.nan, -np.inf, -5, 0, np.float32(0.1), 0.1, 0.5, 3, 2**24, 1.65e9, 2**63, np.inf], dtype)
     kind = np.dtype("f4" if dtype == "f2" else dtype)  # pyarrow compares no float16
     held, end = values.astype(kind), kind.type(number)
     table = pa.table({"x": values})
@@ -86,6 +87,20 @@ def test_nothing_equals_nan(dtype, wanted, rows):
     table = pa.table({"x": np.array([1, np.nan, -np.nan, 0, 2], dtype)})
     assert evaluate(where(x=wanted), table).tolist() == rows
     assert evaluate(~where(x=wanted), table).tolist() == [row for row in range(5) if row not in rows]
+
+
+@pytest.mark.parametrize("wanted", [True, 1, 1.0, [True], [1], [1.0], [1, 1.0]])
+def test_booleans_are_one_and_zero(wanted):
+    table = pa.table({"x": np.array([True, False, True])})
+    assert evaluate(where(x=wanted), table).tolist() == [0, 2]
+    assert evaluate(~where(x=wanted), table).tolist() == [1]
+    assert evaluate(where(x=[0.0, 1]), table).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wanted", [2, [2], [1, 2], 2.0, [2.0], 0.5, [0.5], [math.inf], [65504], [-1]])
+def test_no_boolean_is_another_number(wanted):
+    with pytest.raises(PredicateError, match="x: bool"):
+        evaluate(where(x=wanted), pa.table({"x": np.array([True, False, True])}))
 
 
 def test_null_in_a_list_is_null():

@@ -3,7 +3,8 @@ import pathlib
 
 import fsspec
 import pytest
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.planning.paths import expand_paths, is_local_only, natural_key
@@ -27,6 +28,25 @@ def test_a_directory_is_searched_to_the_bottom_and_sorted_naturally(folder):
     assert names(expand_paths(str(folder)), folder) == expected
     assert names(expand_paths([f"file://{folder}"]), folder) == expected
     assert names(expand_paths([f"FILE://{folder}", f"file://localhost{folder}"]), folder) == expected
+
+
+@pytest.mark.parametrize("name", ["a b", "ä%41", "%41", os.fsdecode(b"\xff")])
+def test_uris_with_escapes(tmp_path, name):
+    path = tmp_path / name / "a.h5"
+    path.parent.mkdir()
+    path.touch()
+    assert expand_paths(path.as_uri()) == [str(path)]
+    assert expand_paths(path.parent.as_uri() + "/*.h5") == [str(path)]
+    assert expand_paths(f"file://{path}") == [str(path)]  # a path that is written as it is
+    with pytest.raises(NotFoundError, match=r"1 path does not exist:\n  .*%20none\.h5"):
+        expand_paths((tmp_path / " none.h5").as_uri())
+
+
+def test_escapes_are_of_uris_alone(tmp_path):
+    (tmp_path / "A.h5").touch()
+    for path in (f"{tmp_path}/%41.h5", f"local://{tmp_path}/%41.h5", f"file://{tmp_path}/%00.h5"):
+        with pytest.raises(NotFoundError):
+            expand_paths(path)
 
 
 def test_a_glob_takes_what_matches(folder):
@@ -221,7 +241,19 @@ def test_file_systems(folder):
     assert len(expand_paths(str(folder), filesystem=fsspec.filesystem("file"))) == 5
     subtree = SubTreeFileSystem(str(folder), LocalFileSystem())
     assert names(expand_paths(["f2.h5", "sub"], filesystem=subtree), folder) == ["f2.h5", "sub/deep/f4.h5", "sub/f3.H5"]
-    for other in (fsspec.filesystem("memory"), "s3"):
+    local = fsspec.filesystem("file")
+    wrapped = PyFileSystem(FSSpecHandler(local))
+    for top in (
+        SubTreeFileSystem("sub", subtree),
+        SubTreeFileSystem(str(folder / "sub"), wrapped),
+        DirFileSystem(str(folder / "sub"), local),
+        DirFileSystem("/sub", DirFileSystem(str(folder), local)),
+        PyFileSystem(FSSpecHandler(DirFileSystem(str(folder / "sub"), local))),
+    ):
+        assert names(expand_paths(["deep"], filesystem=top), folder) == ["sub/deep/f4.h5"]
+    assert len(expand_paths(str(folder), filesystem=wrapped)) == 5
+    memory = fsspec.filesystem("memory")
+    for other in (memory, "s3", PyFileSystem(FSSpecHandler(memory)), DirFileSystem("/", memory)):
         with pytest.raises(OptionError, match="expected a local one"):
             expand_paths(str(folder), filesystem=other)
 

@@ -436,6 +436,11 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
             plan_files(files, index_dir=str(folder))
 
 
+def test_an_empty_name_is_no_folder(files):
+    with pytest.raises(OptionError, match=r"index_dir='': expected a folder"):
+        plan_files(files, index_dir="")
+
+
 def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
     folder, expected = kept
     before = {path.name: path.read_bytes() for path in index_files(folder)}

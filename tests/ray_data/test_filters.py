@@ -14,6 +14,7 @@ from ray_h5 import any_equal, between, row_mask, where
 from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.planning.criteria import where as arrow_where
 from ray_h5.planning.planner import plan_files
+from ray_h5.torch_data import H5Dataset
 from tests.planning.test_planner import NAMES, TEXTS, table_of, write
 
 from .kit import ids_of
@@ -132,6 +133,21 @@ def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
         assert ids_of(ds.map_batches(lambda batch: batch).filter(expr=where(f=wanted))) == [1, 4]
 
 
+def test_a_column_that_the_filter_alone_names_is_cast(tmp_path):
+    for i, dtype in enumerate(("i4", "i8")):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x"] = np.arange(6).reshape(3, 2)
+            file["episode"] = np.array([0, 1, 2], dtype)
+    ds = ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episode": "int64"}, include_row_ids=True)
+    filtered = ds.filter(expr=where(episode=1))
+    assert ids_of(filtered) == [1, 4]
+    assert filtered.schema().names == ["x", "row_id"]
+    with pytest.raises(UnknownColumnError, match="Did you mean 'episode'"):
+        ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episod": "int64"})
+    torch = H5Dataset(str(tmp_path), ["x"], arrow_where(episode=1), dtypes={"episode": "int64"})
+    assert torch.row_ids([0, 1]).tolist() == [1, 4]
+
+
 @pytest.mark.parametrize(
     ("criteria", "rows"),
     [
@@ -144,6 +160,13 @@ def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
         ({"u": 2**63}, [2]),
         ({"u": np.array([3, 2**64 - 1], "u8")}, [1, 3]),
         ({"f": [float("nan"), 1.0]}, [0]),
+        ({"t": 0.1}, []),
+        ({"t": [0.5, float("inf")]}, []),
+        ({"t": between(0.1, None)}, [1, 2, 3]),
+        ({"u": between(0.1, 1e300)}, [0, 1, 2, 3]),
+        ({"u": [0.1, 3]}, [1]),
+        ({"b": 1.0}, [0, 3]),
+        ({"b": [0, 1]}, [0, 1, 2, 3]),
     ],
 )
 def test_numbers_are_compared_exactly(tmp_path, criteria, rows):
@@ -152,6 +175,7 @@ def test_numbers_are_compared_exactly(tmp_path, criteria, rows):
         file["t"] = np.array([-5, 1_600_000_000, 1_650_000_000, 2**60 + 1])
         file["u"] = np.array([2, 3, 2**63, 2**64 - 1], "u8")
         file["f"] = np.array([1, np.nan, -np.nan, 2])
+        file["b"] = np.array([1, 0, 0, 1], bool)
     ds = ray_h5.read_h5(path, include_row_ids=True)
     assert ids_of(ds.filter(expr=where(**criteria))) == rows
     assert ids_of(ds.filter(expr=~where(**criteria))) == [row for row in range(4) if row not in rows]
@@ -188,6 +212,8 @@ def test_a_constant_selects_all_or_nothing(paths):
         (where(xs=any_equal(1)), UnknownColumnError, "no 'xs'"),
         (col("ss") == "a", UnknownColumnError, "Did you mean 's'"),
         (col("u") > "a", PredicateError, "u: uint8"),
+        (where(b=[2]), PredicateError, "b: bool"),
+        (where(b=[0.5]), PredicateError, "b: bool"),
         (where(classes=any_equal(1, valid="nothing")), UnknownColumnError, "nothing"),
     ],
 )

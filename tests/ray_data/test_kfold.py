@@ -1,10 +1,12 @@
+import os
+
 import h5py
 import numpy as np
 import pytest
 
 import ray_h5
 import ray_h5.torch_data
-from ray_h5.errors import OptionError, UnknownColumnError
+from ray_h5.errors import NotFoundError, OptionError, UnknownColumnError
 
 from .kit import ids_of, write_chunked
 
@@ -28,6 +30,20 @@ def test_folds_part_the_rows_by_group(tmp_path, stratify):
     assert sorted(tested) == list(range(150))
     again = ray_h5.kfold(paths, 3, "guid", stratify, seed=4)
     assert [str(fold) for fold in again] == [str(fold) for fold in folds]
+
+
+def test_folds_are_of_the_files_that_are_asked_for(tmp_path):
+    paths = write_chunked(tmp_path, (20, 20, 20))
+    os.rename(paths[2], tmp_path / "f2.nc")
+    options = {"file_extensions": ["h5", "nc"], "ignore_missing_paths": True}
+    given = [tmp_path, tmp_path / "gone.h5"]
+    with pytest.raises(NotFoundError, match="pass ignore_missing_paths=True"):
+        ray_h5.kfold(given, 2, "guid", None)
+    found = ray_h5.kfold(given, 2, "guid", None, **options)
+    ds = ray_h5.read_h5(given, include_row_ids=True, **options)
+    assert sorted(row for _, test in found for row in ids_of(ds.filter(expr=test))) == list(range(60))
+    plain = ray_h5.torch_data.kfold(given, 2, "guid", None, **options)
+    assert [str(test.to_pyarrow()) for _, test in found] == [str(test) for _, test in plain]
 
 
 @pytest.mark.parametrize("numbers", [range(2**63, 2**63 + 6), [1, 2, 3, 5, 2**63, 2**64 - 1]])

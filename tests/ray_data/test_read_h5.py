@@ -357,3 +357,17 @@ def test_local_paths_are_read_on_the_drivers_node(signals):
     ds = ray_h5.read_h5([f"local://{path}" for path in signals], columns=["label"])
     assert not ds._logical_plan.dag.datasource.supports_distributed_reads
     assert ds.materialize().count() == 50
+
+
+def test_the_datasource_takes_what_read_h5_takes(signals, tmp_path):
+    first = pathlib.Path(signals[0])
+    options = {"columns": ("label",), "shuffle": "rows", "tail": "drop", "tail_rows": 8, "index_dir": tmp_path / "kept"}
+    for paths in (signals[0], first, f"{first.parent}/{first.stem}.*", iter([first]), f"local://{first}"):
+        source = ray_h5.H5Datasource(paths, **options)
+        assert source.plan().num_positions == 16
+        assert source.supports_distributed_reads == (not str(paths).startswith("local:"))
+        assert ray.data.read_datasource(source, override_num_blocks=1).count() == 16
+    assert ray_h5.H5Datasource([first, tmp_path / "none.h5"], ignore_missing_paths=True).plan().num_rows == 20
+    for wrong in ({"columns": "label"}, {"shuffle": "row"}, {"tail": "drop"}, {"dtypes": ["f4"]}, {"group": None}):
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))}|Shuffle"):
+            ray_h5.H5Datasource(first, **wrong)

@@ -5,7 +5,7 @@ from ray.data import FileShuffleConfig
 
 from ray_h5 import Shuffle
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.api import as_shuffle
+from ray_h5.ray_data.arguments import as_shuffle
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""What a user writes for an argument of `read_h5` -> what it means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from ray.data import FileShuffleConfig
+
+from ray_h5.errors import OptionError
+from ray_h5.planning import shuffle as shuffling
+from ray_h5.planning.plan import Tail
+from ray_h5.planning.shuffle import Shuffle
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+logger = logging.getLogger(__name__)
+
+ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
+
+
+def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
+    """Return what `read_h5` means by its argument."""
+    if isinstance(shuffle, FileShuffleConfig):
+        return _as_file_shuffle(shuffle)
+    if shuffle is not True:
+        return shuffling.as_shuffle(shuffle)
+    drawn = Shuffle(seed=None)
+    logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
+    return drawn
+
+
+def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
+    if config.seed is not None and not config.reseed_after_execution:
+        raise OptionError(
+            f"shuffle={config}: each iteration is an epoch with an order of its own; for the same one again, give "
+            "the dataset a name= and call set_epoch(name, 0) before each iteration"
+        )
+    return Shuffle("files", seed=config.seed)
+
+
+def as_tail(rule: str, rows: int | None) -> Tail | None:
+    """Return what `tail` and `tail_rows` mean."""
+    if rule == "keep":
+        if rows is not None:
+            raise OptionError(f"tail_rows={rows}: means something only with tail='drop' or tail='pad'")
+        return None
+    if rows is None:
+        raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
+    return Tail(cast("Any", rule), rows)
+
+
+def as_names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:
+    """Return the names of columns; `option` is what the user calls them."""
+    if isinstance(columns, str):
+        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
+    names = None if columns is None else list(columns)
+    for name in names or ():
+        if not isinstance(name, str):
+            raise OptionError(f"{option}: expected names, such as 'signal' or 'obs/image', found {name!r}")
+    return names
+
+
+def as_group(group: str) -> str:
+    """Return the name of a group."""
+    if not isinstance(group, str):
+        raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
+    return group
+
+
+def as_dtypes(dtypes: Mapping[str, npt.DTypeLike] | None) -> Mapping[str, npt.DTypeLike]:
+    """Return `dtypes`, by the names of columns."""
+    if dtypes is None:
+        return {}
+    if not isinstance(dtypes, Mapping):
+        raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
+    return dtypes
