@@ -80,16 +80,17 @@ def _one_of_fractions(column: Any, values: list[float], fields: Fields) -> Any:
     doubles = column - Decimal(0) + 0.0
     found = fields.is_in(doubles, values)
     rounded = [_float32(value) for value in values if not _is_float32(value)]
-    return found | (_is_of_float32(column, fields) & fields.is_in(doubles, rounded)) if rounded else found
+    return found | (_is_of_float32(column, rounded, fields) & fields.is_in(doubles, rounded)) if rounded else found
 
 
-def _is_of_float32(column: Any, fields: Fields) -> Any:
-    """Return the expression that a column is of float32; no function of pyarrow tells.
+def _is_of_float32(column: Any, values: list[float], fields: Fields) -> Any:
+    """Return the expression that a column is of float32, where it holds one of some values; pyarrow tells no types.
 
-    Arithmetic with integers keeps the type of a column, and what is looked up is cast to it: a third of 1 is another
-    number in float32, and 1e75 is infinite. The latter is for infinite values, where the former gives NaN.
+    Arithmetic with integers keeps the type of a column: a third of 1 is another number in float32. Infinite values
+    give NaN there; but what is looked up is cast to the type of the column, and 1e75 is infinite in float32.
     """
-    return ((column - column + 1) / 3 - Decimal(0) == _THIRD) | fields.is_in(column, _LARGE)
+    found = (column - column + 1) / 3 - Decimal(0) == _THIRD
+    return found | fields.is_in(column, _LARGE) if any(map(math.isinf, values)) else found
 
 
 def _sides(name: str, value: Any, fields: Fields) -> tuple[Any, Any]:
@@ -108,11 +109,13 @@ def _sides(name: str, value: Any, fields: Fields) -> tuple[Any, Any]:
 def _or_equal(compared: Any, name: str, value: Any, fields: Fields) -> Any:
     """Let a comparison with a number also hold for what equals it in the dtype of the column.
 
-    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1; what is looked
-    up is found as either. No value of that type lies between the two, so that either will do.
+    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1. No value of
+    that type lies between the two, so that either will do.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return compared | one_of(name, [value], fields) if is_number and not _is_float32(value) else compared
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or _is_float32(value):
+        return compared
+    column, rounded = fields.column(name), _float32(value)
+    return compared | (_is_of_float32(column, [rounded], fields) & (column - Decimal(0) == rounded))
 
 
 def _is_whole(value: Any) -> bool:
