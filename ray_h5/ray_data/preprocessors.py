@@ -124,13 +124,13 @@ class Standardize(Preprocessor):
         Parameters
         ----------
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
-            A batch, or one row; the result is of the same kind.
+            A batch, or a mapping of one row; the result is of the same kind.
         """
         self._check_fitted()
         missing = [name for name in self.columns if name not in names_of(data)]
         if missing:
             raise UnknownColumnError(missing_message(missing, names_of(data)))
-        return changed(data, self.columns, self._transform_numpy)
+        return changed(data, self.columns, partial(self._transform_numpy, batched=_is_batch(data)))
 
     def inverse_transform_batch(self, data: Any) -> Any:
         """Return a batch with those of its columns that were fitted back in their own units.
@@ -143,7 +143,7 @@ class Standardize(Preprocessor):
         self._check_fitted()
         if not set(self.columns) & set(names_of(data)):
             raise UnknownColumnError(missing_message(self.columns, names_of(data)))
-        return changed(data, self.columns, self._inverse_numpy)
+        return changed(data, self.columns, partial(self._inverse_numpy, batched=_is_batch(data)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return options and fitted moments as what JSON has; nothing is lost."""
@@ -210,14 +210,13 @@ class Standardize(Preprocessor):
         }
         return self
 
-    def _transform_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **batch,
-            **{name: with_column(batch, name, self.stats_[name].transform) for name in self.columns},
-        }
+    def _transform_numpy(self, batch: Mapping[str, Any], batched: bool = True) -> dict[str, Any]:
+        calls = {name: partial(self.stats_[name].transform, batched=batched) for name in self.columns}
+        return {**batch, **{name: with_column(batch, name, call) for name, call in calls.items()}}
 
-    def _inverse_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: with_column(batch, name, self.stats_[name].inverse) for name in batch}
+    def _inverse_numpy(self, batch: Mapping[str, Any], batched: bool) -> dict[str, Any]:
+        calls = {name: partial(self.stats_[name].inverse, batched=batched) for name in batch}
+        return {name: with_column(batch, name, call) for name, call in calls.items()}
 
     def _check_fitted(self) -> None:
         if not self.stats_:
@@ -253,6 +252,11 @@ class Standardize(Preprocessor):
 
     def __repr__(self) -> str:
         return f"Standardize({self.columns!r}, axis={self.axis!r})"
+
+
+def _is_batch(data: Any) -> bool:
+    """Tell whether it has rows whatever its shape; a mapping may be one row."""
+    return not isinstance(data, Mapping)
 
 
 def _names(columns: Any) -> list[str]:

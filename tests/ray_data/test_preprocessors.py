@@ -245,6 +245,23 @@ def test_errors_of_transform_come_before_any_task(signals):
         standardize.transform(turned)
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
+    # Four scalars have the shape of one row of four.
+    standardize = fitted_without_ray(x=Scaler.fit(np.random.default_rng(0).standard_normal((50, 4)), axis))
+    scalars = ray.data.from_items([{"x": float(i)} for i in range(4)], override_num_blocks=1)
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(0,\) .* expected one axis more"):
+        standardize.transform(scalars)
+    unknown = scalars.map_batches(lambda batch: batch)  # its schema is not known before it runs
+    with pytest.raises(Exception, match=r"column 'x': shape \(4,\) .* expected one axis more"):
+        standardize.transform(unknown).take_all()
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for batch in (pd.DataFrame({"x": np.ones(4)}), pa.table({"x": np.ones(4)})):
+            with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(4,\) .* expected one axis more"):
+                call(batch)
+        assert call({"x": np.ones(4)})["x"].shape == (4,)  # a mapping may be one row
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
