@@ -61,7 +61,8 @@ class Standardize(Preprocessor):
         What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
     sample_rows : int, optional
         Fit on that many rows, drawn at random: exactly so many, without reading the others, if the dataset
-        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``), else about so many.
+        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``) and no id in it twice, as a union of
+        two reads has; else about so many.
     seed : int
         Of that draw.
 

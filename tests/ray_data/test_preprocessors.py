@@ -203,6 +203,15 @@ def test_a_sample_of_a_selection(signals):
     assert scaler.mean >= epochs[epochs >= 30].min()
 
 
+def test_a_sample_where_row_ids_repeat_is_of_rows_and_not_of_ids(signals):
+    def fitted(rows):
+        ds = read(signals, include_row_ids=True).union(read(signals, include_row_ids=True))
+        return int(Standardize(["epoch"], sample_rows=rows).fit(ds).scalers["epoch"].moments.count)
+
+    assert fitted(500) == 100
+    assert 5 < fitted(20) < 35  # of each of 20 ids both rows would be 40
+
+
 def test_before_fit(signals):
     standardize = Standardize(["wide"])
     for call in (
