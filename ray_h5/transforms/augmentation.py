@@ -130,10 +130,10 @@ def _beside(array: Any, words: Any) -> Words:
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor in this machine's memory as the array over it; None for what numpy does not have."""
+    """Return a tensor in this machine's memory as the array over it; None for bfloat16 and gradients, which numpy lacks."""
     import torch
 
-    if array.device.type != "cpu" or array.dtype == torch.bfloat16:
+    if array.device.type != "cpu" or array.dtype == torch.bfloat16 or (array.requires_grad and torch.is_grad_enabled()):
         return None
     return array.detach().numpy()
 

@@ -346,6 +346,20 @@ def test_what_is_no_batch_is_an_error_that_says_how_to_call_it(augment):
             call()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("augment", [SpecAugment("x", 4, 3, p=1), GaussianNoise("x", p=1)])
+def test_a_gradient_goes_through(augment, dtype):
+    tensor = torch.ones((50, 6, 9), dtype=dtype, requires_grad=True)
+    found = augment.apply_batch(tensor, KEYS[:50])
+    found.sum().backward()
+    kept = (found != 0) if isinstance(augment, SpecAugment) else torch.ones_like(found)
+    assert torch.equal(tensor.grad, kept.to(dtype))
+    with torch.no_grad():
+        alone = augment.apply_batch(tensor, KEYS[:50])
+    assert not alone.requires_grad
+    assert torch.equal(alone, found)
+
+
 def test_the_masks_of_a_version_are_those_of_the_next():
     out = SpecAugment("x", 10, 3).apply_batch(np.ones((4, 8, 30)), row_keys(np.arange(4), 0, 0))
     assert (out == 0).sum(axis=(1, 2)).tolist() == GOLDEN
