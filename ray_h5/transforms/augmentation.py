@@ -130,7 +130,7 @@ def _beside(array: Any, words: Any) -> Words:
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor in this machine's memory as the array over it; None for bfloat16 and gradients, which numpy lacks."""
+    """Return a tensor in this machine's memory as an array over it; None for bfloat16 and gradients: numpy has none."""
     import torch
 
     if array.device.type != "cpu" or array.dtype == torch.bfloat16 or (array.requires_grad and torch.is_grad_enabled()):

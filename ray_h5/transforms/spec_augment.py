@@ -39,7 +39,8 @@ class SpecAugment(Augmentation):
         Masks of each sample; 0 leaves the axis alone.
     mask_value : float or "mean"
         What a masked position is set to, a value that the dtype of the column can hold; "mean" is the mean of the
-        sample before masking, of those of its values that are not NaN.
+        sample before masking, of those of its values that are not NaN, rounded to the nearest where the dtype has no
+        fractions.
     p : float
         The probability that a row is augmented at all.
     time_axis, freq_axis : int
@@ -101,14 +102,14 @@ class SpecAugment(Augmentation):
         Returns
         -------
         ndarray or tensor
-            Of the same shape, dtype and device; `array` itself if ``p`` is 0.
+            Of the same shape, dtype and device; `array` itself if ``p`` is 0 or there is nothing to mask.
         """
         self._check_array(array)
         self._check_dtype(array)
         axes = self._axis("time", array), self._axis("freq", array)
         if axes[0] == axes[1] and axes[0] is not None:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
-        if self.p == 0 or axes == (None, None):
+        if self.p == 0 or axes == (None, None) or 0 in array.shape:
             return array
         shared = as_numpy(array) if is_tensor(array) else array
         states = self._states(array if shared is None else shared, keys)
@@ -212,7 +213,12 @@ def _copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the mean of each sample, of what is not NaN in it."""
-    means = np.asarray(array.mean(axis=tuple(range(1, array.ndim)), dtype=np.float64))
+    axes = tuple(range(1, array.ndim))
+    means = np.asarray(array.mean(axis=axes, dtype=np.float64))
+    if array.dtype.kind != "f":
+        # By Python's integers: the greatest of 64 bits are rounded up in float64, to what the dtype does not have.
+        limits = zip(np.rint(means), array.min(axis=axes), array.max(axis=axes), strict=True)
+        return np.array([min(max(int(mean), int(low)), int(high)) for mean, low, high in limits], array.dtype)
     for row in np.flatnonzero(np.isnan(means)):
         known = array[row][~np.isnan(array[row])]
         means[row] = known.mean(dtype=np.float64) if known.size else np.nan
@@ -231,9 +237,11 @@ def _fill_tensor(array: Any, spans: list[_Span], value: float | str) -> Any:
         )
     if value != "mean":
         return array.masked_fill(masked, value)
-    mean = torch.nanmean if array.is_floating_point() else torch.mean
-    means = mean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
-    return torch.where(masked, means.to(array.dtype), array)
+    if array.is_floating_point():
+        means = torch.nanmean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
+    else:
+        means = _as_tensor(_means(array.cpu().numpy())).reshape(-1, *[1] * (array.ndim - 1))
+    return torch.where(masked, means.to(array), array)
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Any:

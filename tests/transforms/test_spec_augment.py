@@ -320,6 +320,27 @@ def test_the_mean_is_of_what_is_not_nan(dtype, monkeypatch):
     np.testing.assert_allclose(other, found, rtol=2e-3 if dtype == "f2" else 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values", "mean"),
+    [
+        ("u1", [10, 11, 11, 11, 11, 11], 11),
+        ("i2", [-10, -11, -11, -11, -11, -11], -11),
+        ("?", [0, 0, 0, 0, 0, 1], 0),
+        ("i8", [2**63 - 1] * 6, 2**63 - 1),
+        ("i8", [-(2**63)] * 6, -(2**63)),
+        ("u8", [2**64 - 1] * 6, 2**64 - 1),
+    ],
+)
+def test_the_mean_of_integers_is_the_nearest_one_that_lies_among_them(dtype, values, mean, monkeypatch):
+    array = np.tile(np.array(values, dtype), (50, 4, 1))
+    augment = SpecAugment("x", 4, 3, p=1, mask_value="mean")
+    masks = SpecAugment("x", 4, 3, p=1).apply_batch(np.ones(array.shape), KEYS[:50]) == 0
+    expected = np.where(masks, np.array(mean, dtype), array)
+    assert np.array_equal(augment.apply_batch(array, KEYS[:50]), expected)
+    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    assert np.array_equal(augment.apply_batch(torch.from_numpy(array), KEYS[:50]).numpy(), expected)
+
+
 @pytest.mark.parametrize("none", [{"num_freq_masks": 0}, {"freq_mask_param": 0}])
 def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     augment = SpecAugment("x", 10, p=1, **none)
