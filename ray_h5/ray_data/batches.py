@@ -49,7 +49,8 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
     found = set(names_of(batch))
     wanted = [name for name in names if name in found]
     if isinstance(batch, pa.Table):
-        return _changed_table(batch, change(BlockAccessor.for_block(batch.select(wanted)).to_numpy()))
+        columns = BlockAccessor.for_block(batch.select(wanted)).to_numpy()
+        return _changed_table(batch, change({name: _stacked(name, values) for name, values in columns.items()}))
     if isinstance(batch, pd.DataFrame):
         return _changed_frame(batch, change({name: _stacked(name, batch[name]) for name in wanted}))
     return {**batch, **change({name: batch[name] for name in wanted})}
@@ -95,8 +96,8 @@ def _as_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return rows
 
 
-def _stacked(name: str, column: pd.Series) -> np.ndarray[Any, Any]:
-    """Return a column of a frame as one array, rows that are arrays put on each other."""
+def _stacked(name: str, column: pd.Series | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a column of a frame or table as one array, rows that are arrays put on each other."""
     values = np.asarray(column)
     if values.dtype != object or not len(values) or not isinstance(values[0], (np.ndarray, list)):
         return values

@@ -125,7 +125,7 @@ class Standardize(Preprocessor):
         Parameters
         ----------
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
-            A batch, or a mapping of one row; the result is of the same kind.
+            A batch, or a mapping of one row; the result is of the same kind. Lists of a table become tensors.
         """
         self._check_fitted()
         missing = [name for name in self.columns if name not in names_of(data)]

@@ -396,6 +396,22 @@ def test_batches_of_any_kind(signals):
         assert np.ndim(found["epoch"]) == 0
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 4)])
+def test_tables_of_lists(kind):
+    rows = np.random.default_rng(0).standard_normal((9, 4))
+    standardize = fitted_without_ray(x=Scaler.fit(rows, 0))
+    table = pa.table({"x": pa.array(rows.tolist(), kind), "y": range(9)})
+    found = standardize.transform_batch(table)
+    assert found.column_names == ["x", "y"]
+    expected = standardize.transform_batch({"x": rows})["x"]
+    assert np.array_equal(BlockAccessor.for_block(found).to_numpy()["x"], expected)
+    back = standardize.inverse_transform_batch(found)
+    np.testing.assert_allclose(BlockAccessor.for_block(back).to_numpy()["x"], rows)
+    ragged = pa.table({"x": [[1.0, 2.0], [3.0]]})
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(1,\), \(2,\)"):
+        standardize.transform_batch(ragged)
+
+
 def test_what_is_no_batch():
     standardize = fitted_without_ray()
     for call in (standardize.transform_batch, standardize.inverse_transform_batch):
