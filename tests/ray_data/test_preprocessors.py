@@ -412,6 +412,23 @@ def test_tables_of_lists(kind):
         standardize.transform_batch(ragged)
 
 
+def test_batches_without_rows_stay_of_their_kind():
+    rows = np.random.default_rng(0).standard_normal((9, 4)).astype("f4")
+    standardize = fitted_without_ray("xy", x=Scaler.fit(rows, 0), y=Scaler.fit(np.arange(9)))
+    tensors = TensorArray(rows)
+    table = pa.table({"x": tensors.__arrow_array__(), "y": np.arange(9)})
+    lists = pa.table({"x": rows.tolist(), "y": np.arange(9)})
+    frame, objects = (pd.DataFrame({"x": each, "y": np.arange(9)}) for each in (tensors, list(rows)))
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for batch in (table, frame, objects):
+            empty, full = call(batch[:0]), call(batch)
+            assert (type(empty), len(empty)) == (type(batch), 0)
+            kinds = (lambda found: found.schema) if batch is table else (lambda found: found.dtypes.tolist())
+            assert kinds(empty) == kinds(full)
+        # How long they would be is not known.
+        assert call(lists[:0]).schema.field("x") == lists.schema.field("x")
+
+
 def test_what_is_no_batch():
     standardize = fitted_without_ray()
     for call in (standardize.transform_batch, standardize.inverse_transform_batch):
