@@ -149,7 +149,7 @@ class GaussianNoise(Augmentation):
         places = _places(states, chosen, size)
         pools = [torch.from_numpy(pool).to(array.device) for pool in _scaled_pools(self.std, work)]
         left, right = (pool.unfold(0, _width(size), 1)[place] for pool, place in zip(pools, places, strict=True))
-        noise = (left + right).reshape(len(array), -1)[:, :size].reshape(array.shape)
+        noise = (left + right).flatten(1)[:, :size].reshape(array.shape)
         noisy = (array.to(noise.dtype) + noise).to(array.dtype)
         if self.clip is not None:
             noisy = torch.where(chosen.reshape(-1, *[1] * (array.ndim - 1)), noisy.clamp(*self.clip), noisy)

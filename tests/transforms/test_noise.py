@@ -198,3 +198,9 @@ GOLDEN = [[-0.8628970680783434, -1.481862308419948], [-2.125387295386819, -0.310
 def test_one_column_at_a_time(made):
     with pytest.raises(OptionError, match=r"column=\['x'\]: expected the name of one column"):
         made(["x"])
+
+
+@pytest.mark.parametrize("empty", [np.zeros((0, 3, 4)), torch.zeros(0, 3, 4), torch.zeros(0, 3, 4).bfloat16()])
+def test_a_batch_without_rows_stays_one(empty):
+    noisy = GaussianNoise("x", clip=(0, 1)).apply_batch(empty, np.empty(0, np.uint64))
+    assert (tuple(noisy.shape), noisy.dtype) == ((0, 3, 4), empty.dtype)
