@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -10,8 +11,8 @@ import numpy as np
 
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.options import as_integer, is_number
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
+from ray_h5.options import as_integer, is_integer, is_number
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
 __all__ = ["SpecAugment"]
@@ -82,6 +83,9 @@ class SpecAugment(Augmentation):
         value = self.mask_value
         if not (is_number(value) or isinstance(value, bool) or (isinstance(value, str) and value == "mean")):
             raise OptionError(f"mask_value={value!r}: expected a real number or 'mean'")
+        if value != "mean":
+            # Integers stay integers: floats end at 2**53.
+            object.__setattr__(self, "mask_value", int(value) if is_integer(value) else float(value))
         if self._masks_axis("time") and self._masks_axis("freq") and self.time_axis == self.freq_axis:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
 
@@ -120,8 +124,7 @@ class SpecAugment(Augmentation):
         return masked if shared is array else _as_tensor(masked)
 
     def _check_dtype(self, array: Any) -> None:
-        real = not array.is_complex() if is_tensor(array) else array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
-        if not real:
+        if kind_of(array) not in "biuf" or array.dtype.itemsize > 8:
             raise UnsupportedColumnError(
                 f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, expected real numbers of up to 64 "
                 "bits, or booleans"
@@ -167,7 +170,7 @@ class SpecAugment(Augmentation):
         return spans
 
 
-def _holds(dtype: Any, value: Any) -> bool:
+def _holds(dtype: Any, value: float) -> bool:
     """Tell whether a dtype of numpy or torch has the value, rounded if it is a floating one."""
     name = str(dtype).removeprefix("torch.")
     if name == "bool":
@@ -176,8 +179,8 @@ def _holds(dtype: Any, value: Any) -> bool:
         name = "float32"  # of the same range
     found = np.dtype(name)
     if found.kind == "f":
-        return not np.isfinite(value) or abs(value) <= float(np.finfo(found).max)
-    return bool(np.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max)
+        return not math.isfinite(value) or abs(value) <= float(np.finfo(found).max)
+    return math.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max
 
 
 def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[Any, Any]]:
@@ -236,7 +239,8 @@ def _fill_tensor(array: Any, spans: list[_Span], value: float | str) -> Any:
             len(array), *[size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
         )
     if value != "mean":
-        return array.masked_fill(masked, value)
+        # Of integers torch takes those of 64 bits alone.
+        return array.masked_fill(masked, float(value) if array.is_floating_point() else value)
     if array.is_floating_point():
         means = torch.nanmean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
     else:

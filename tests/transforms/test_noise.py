@@ -1,4 +1,5 @@
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_errors():
         GaussianNoise("x").apply_batch(np.arange(3), KEYS[:3])
     with pytest.raises(UnsupportedColumnError, match=r"dtype torch\.uint8"):
         GaussianNoise("x").apply_batch(torch.zeros(3, dtype=torch.uint8), KEYS[:3])
-    wrong = [{"clip": clip} for clip in ((1, 0), 5, "ab", (0,), (0, float("nan")), ("0", 1), (0, 1, 2))]
+    wrong = [{"clip": clip} for clip in ((1, 0), 5, "ab", (0,), (0, float("nan")), ("0", 1), (0, 1, 2), (0, 10**400))]
     for options in ({"std": -1}, {"std": float("nan")}, {"std": "a"}, {"p": 2}, {"p": None}, {"salt": 1.5}, *wrong):
         with pytest.raises(OptionError, match=next(iter(options))):
             GaussianNoise("x", **options)
@@ -180,6 +181,12 @@ def test_a_deviation_of_numpy_gives_the_noise_of_pythons():
         GaussianNoise("x", np.float32(0.5)).apply_batch(array, KEYS[:9]),
         GaussianNoise("x", 0.5).apply_batch(array, KEYS[:9]),
     )
+
+
+def test_limits_may_be_any_real_numbers():
+    array = np.zeros((9, 30), "f4")
+    found = GaussianNoise("x", p=1, clip=(Fraction(1, 4), None)).apply_batch(array, KEYS[:9])
+    assert same(found, GaussianNoise("x", p=1, clip=(0.25, None)).apply_batch(array, KEYS[:9]))
 
 
 def test_limits_in_a_list_can_be_hashed():

@@ -1,4 +1,5 @@
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -253,6 +254,7 @@ def test_errors():
         {"mask_value": 1j},
         {"mask_value": None},
         {"mask_value": [0.0]},
+        {"mask_value": 10**400},
     ],
 )
 def test_options(options):
@@ -295,6 +297,16 @@ def test_a_value_that_the_dtype_has_is_what_masks_are_filled_with(dtype, value):
     array = np.zeros((50, 4, 6), dtype)
     found = SpecAugment("x", 4, 3, mask_value=value, p=1).apply_batch(array, KEYS[:50])
     assert np.array_equal(np.unique(found), np.unique(np.array([0, value], dtype)), equal_nan=array.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 4), 2**70, np.float32(0.25)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_value_may_be_any_real_number(dtype, value):
+    augment = SpecAugment("x", 4, 3, mask_value=value, p=1)
+    found = augment.apply_batch(torch.zeros((50, 4, 6), dtype=dtype), KEYS[:50])
+    assert found.unique().tolist() == [0, float(value)]
+    with pytest.raises(UnsupportedColumnError, match="cannot hold mask_value="):
+        augment.apply_batch(np.zeros((50, 4, 6), "i8"), KEYS[:50])
 
 
 def test_a_bfloat16_column_has_the_range_of_float32():
@@ -353,6 +365,26 @@ def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     assert augment.apply(rows[3], int(KEYS[3])).shape == (60,)
     monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
     assert np.array_equal(augment.apply_batch(torch.from_numpy(rows), KEYS[:50]).numpy(), found)
+
+
+@pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2, p=1), GaussianNoise("x", p=1)])
+def test_a_key_is_an_integer(augment):
+    sample = np.ones((4, 6))
+    expected = augment.apply(sample, 3)
+    for key in (np.uint64(3), torch.tensor(3), 3 + 2**64):
+        assert np.array_equal(augment.apply(sample, key), expected)
+    for key in ("a", "3", None, 1.5):
+        with pytest.raises(OptionError, match=r"key=.*: expected an integer, the key of the row"):
+            augment.apply(sample, key)
+
+
+@pytest.mark.parametrize(
+    "augment", [SpecAugment("x", 2, 2), SpecAugment("x", 2, 2, mask_value="mean"), GaussianNoise("x")]
+)
+def test_eight_bits_of_torch_are_too_few_for_a_float(augment):
+    tensor = torch.ones((2, 4, 6)).to(torch.float8_e4m3fn)
+    with pytest.raises(UnsupportedColumnError, match=r"the column has dtype torch\.float8_e4m3fn, expected"):
+        augment.apply_batch(tensor, KEYS[:2])
 
 
 @pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2), GaussianNoise("x")])
