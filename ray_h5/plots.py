@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
 
@@ -79,7 +80,7 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
         figure.suptitle(heading, fontsize=10)
         # The lines are above the panels, and take nothing from them.
         figure.set_figheight(figure.get_figheight() + 0.17 * heading.count("\n"))
-    return figure
+    return _as_written(figure)
 
 
 def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
@@ -118,7 +119,7 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     _draw(figure, panels[2], change, (-most, most), "RdBu_r")
     panels[2].set_title("after - before", fontsize=10)
     figure.suptitle(_wrapped(f"{column}  {first.shape} {first.dtype}".strip(), 13), fontsize=10)
-    return figure
+    return _as_written(figure)
 
 
 def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file", seed: int = 0) -> Figure:
@@ -157,7 +158,7 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     grid = figure.add_gridspec(2, len(named), height_ratios=[3, 2])
     curves = figure.add_subplot(grid[1, :])
     most = 1
-    images = []
+    images, lines = [], []
     for place, (name, order) in enumerate(named.items()):
         counts = _counts(np.searchsorted(values, order), len(values), batch_size)
         panel = figure.add_subplot(grid[0, place])
@@ -168,7 +169,7 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
         panel.set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}s, in {_MOST_GROUPS} groups")
         _name_values(panel, values)
         label = _wrapped(f"{name}, mean\xa0{_distances(counts).mean():.2f}", width / min(3, len(named)) - 0.5)
-        _line(curves, _distances(counts), label=label, linewidth=1.2)
+        lines.append(_line(curves, _distances(counts), label=label, linewidth=1.2))
         for axis in (panel.xaxis, curves.xaxis):
             axis.get_major_locator().set_params(integer=True)
     for image in images:
@@ -176,8 +177,8 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     figure.colorbar(images[-1], ax=[image.axes for image in images], label="rows")
     curves.set(xlabel="batch", ylabel="distance from the whole", ylim=(0, 1.02))
     # Below all: beside the curves it would take its width from the images too.
-    figure.legend(fontsize=9, loc="outside lower center", ncols=min(3, len(named)))
-    return figure
+    _add_legend(figure, lines, loc="outside lower center", ncols=min(3, len(named)))
+    return _as_written(figure)
 
 
 def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> Figure:
@@ -209,8 +210,8 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     for panel, runs in ((speed, rows_per_second), (waits, waiting)):
         panel.xaxis.get_major_locator().set_params(integer=True)
         if runs:
-            panel.legend(fontsize=9)
-    return figure
+            _add_legend(panel, panel.lines)
+    return _as_written(figure)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -221,6 +222,20 @@ def _figure(width: float, height: float) -> Figure:
             "ray_h5.plots needs matplotlib, which is not installed: pip install 'ray_h5[plots]'"
         ) from exc
     return Figure(figsize=(width, height), layout="constrained", dpi=100)
+
+
+def _as_written(figure: Figure) -> Figure:
+    """Return the figure with its texts as they are: a dollar in a name begins no formula."""
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math") and "$" in artist.get_text()):
+        text.set_parse_math(False)
+    return figure
+
+
+def _add_legend(where: Figure | Axes, lines: Sequence[Line2D], **style: Any) -> None:
+    """Name the lines by their labels; matplotlib itself leaves out those that begin with ``_``."""
+    legend = where.legend(handles=lines, labels=["line"] * len(lines), fontsize=9, **style)
+    for text, line in zip(legend.get_texts(), lines, strict=True):
+        text.set_text(line.get_label())
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
@@ -246,9 +261,10 @@ def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
     panel.set_yticks(list(places), [_short(np.asarray(values[starts[place]])) for place in places], fontsize=8)
 
 
-def _line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> None:
+def _line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> Line2D:
     """Draw a line, or a dot where there is one value, which no line goes through."""
-    panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+    (line,) = panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+    return line
 
 
 def _draw(

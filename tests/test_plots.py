@@ -161,6 +161,30 @@ def test_epochs(tmp_path):
         plots.plot_epochs({}, {"ours": [3.0]})
 
 
+@pytest.mark.parametrize("name", ["$a_$", "x_$^$", "_a", "_$b$"])
+def test_names_are_drawn_as_they_are_written(name, tmp_path):
+    names = np.array([name, "b"] * 20)
+    for figure in (
+        plots.plot_row({name: np.arange(9), "note": name}, title=name),
+        plots.plot_augmentation(np.zeros((4, 5)), np.ones((4, 5)), column=name),
+        plots.plot_spread({name: names}, 5, what=name),
+        plots.plot_epochs({name: [1, 2]}, {name: [0.1, 0.2]}),
+    ):
+        assert rendered(figure, tmp_path)
+        texts = figure.findobj(lambda artist: hasattr(artist, "get_parse_math") and name in artist.get_text())
+        assert texts
+        assert not any("$" in name and text.get_parse_math() for text in texts)
+
+
+def test_a_legend_names_each_line(tmp_path):
+    (legend,) = plots.plot_spread({"_a": np.arange(50) % 3, "b": np.arange(50) % 3}, 5).legends
+    assert [text.get_text().split(",")[0] for text in legend.get_texts()] == ["_a", "b", "exact shuffle"]
+    figure = plots.plot_epochs({"_run": [1, 2], "b": [3]}, {"_run": [0.1]})
+    names = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert names == [["_run", "b"], ["_run"]]
+    assert rendered(figure, tmp_path)
+
+
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'ray_h5\[plots\]'"):
