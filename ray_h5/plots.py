@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.options import as_integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,9 @@ _MOST_GROUPS = 64
 
 _MOST_NAMES = 12
 """Names beside an image of a spread."""
+
+_EXACT = "exact shuffle"
+"""What the orders of a spread are beside."""
 
 _LETTERS_AN_INCH = 10
 """Of a heading of size 10: digits and most letters are narrower than that."""
@@ -143,15 +147,18 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     Raises
     ------
     OptionError
-        If there is no order, or one has fewer rows than a batch.
+        If there is no order, or one has fewer rows than a batch, or the name of the exact shuffle.
     """
     if not isinstance(orders, Mapping):
         raise OptionError("orders: expected {name: the file or label of each row}")
-    named = {name: _as_array(order).ravel() for name, order in orders.items()}
+    if _EXACT in orders:
+        raise OptionError(f"orders: {_EXACT!r} is what they are compared with; expected another name")
+    batch_size = as_integer("batch_size", batch_size)
+    named = _comparable({name: _as_array(order).ravel() for name, order in orders.items()})
     if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
         found = {name: len(order) for name, order in named.items()}
         raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
-    named["exact shuffle"] = np.random.default_rng(seed).permutation(next(iter(named.values())))
+    named[_EXACT] = np.random.default_rng(seed).permutation(next(iter(named.values())))
     values = np.unique(np.concatenate(list(named.values())))
     width = max(7.0, 3.0 * len(named))
     figure = _figure(width, 6.4)
@@ -194,8 +201,11 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     Raises
     ------
     OptionError
-        If a part is not within 0 to 1.
+        If a part is not within 0 to 1, or the figures have no names.
     """
+    for option, named in (("rows_per_second", rows_per_second), ("waiting", waiting)):
+        if not isinstance(named, Mapping):
+            raise OptionError(f"{option}: expected {{name: a figure an epoch}}, found {type(named).__name__}")
     if any(not 0 <= part <= 1 for parts in waiting.values() for part in parts):
         raise OptionError("waiting: expected parts of the time of an epoch, 0 to 1 (seconds waited / seconds)")
     figure = _figure(10, 3.6)
@@ -243,7 +253,11 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError:
+        # Rows of many lengths, of which numpy makes objects if it is told to.
+        return np.fromiter(value, dtype=object)
 
 
 def _wrapped(text: object, width: float) -> str:
@@ -309,6 +323,13 @@ def _as_picture(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 def _short(array: np.ndarray[Any, Any]) -> str:
     text = str(array.item()) if array.ndim == 0 else f"{array.dtype} {array.shape}"
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _comparable(orders: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return orders whose values can be sorted together: as words, unless all of them are numbers."""
+    if all(order.dtype.kind in "biuf" for order in orders.values()):
+        return dict(orders)
+    return {name: np.array([str(value) for value in order]) for name, order in orders.items()}
 
 
 def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:

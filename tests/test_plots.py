@@ -149,8 +149,29 @@ def test_what_cannot_be_drawn():
         plots.plot_augmentation(["a"], ["b"])
     with pytest.raises(OptionError, match="orders: expected"):
         plots.plot_spread(np.arange(3), 1)
+    with pytest.raises(OptionError, match=r"batch_size=1\.5: expected an integer"):
+        plots.plot_spread({"x": np.arange(3)}, 1.5)
+    with pytest.raises(OptionError, match="'exact shuffle' is what they are compared with"):
+        plots.plot_spread({"exact shuffle": np.arange(3)}, 1)
     with pytest.raises(OptionError, match="no columns"):
         plots.plot_row(np.zeros(3))
+    for name, figures in (("rows_per_second", ([1], {})), ("waiting", ({}, [0.2]))):
+        with pytest.raises(OptionError, match=f"{name}: expected .* found list"):
+            plots.plot_epochs(*figures)
+
+
+def test_rows_of_many_lengths_are_told_in_words():
+    for ragged in ([[1, 2], [3]], [np.ones((2, 3)), np.ones((2, 4))]):
+        assert "x = object (2,)" in plots.plot_row({"x": ragged}).get_suptitle()
+        with pytest.raises(UnsupportedColumnError, match="dtype object: expected real numbers"):
+            plots.plot_augmentation(ragged, ragged)
+
+
+def test_a_spread_of_values_that_have_no_order_of_their_own(tmp_path):
+    figure = plots.plot_spread({"x": ["b", None] * 30, "y": np.arange(60) % 3}, 16)
+    assert rendered(figure, tmp_path)
+    panel = next(axes for axes in figure.axes if axes.images)
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["0", "1", "2", "None", "b"]
 
 
 def test_epochs(tmp_path):
