@@ -138,15 +138,26 @@ class _Group:
         dist.destroy_process_group()
 
 
+def count(text: str) -> int:
+    """Return an integer of 1 or more; argparse says which option has another."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of 1 or more, found {number}")
+    return number
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small network on HDF5 files under torchrun.")
     parser.add_argument("--paths", nargs="+", help="HDF5 files, folders or globs (default: makes its own)")
-    parser.add_argument("--rows", type=int, default=2000, help="rows to make without --paths (default: %(default)s)")
+    parser.add_argument("--rows", type=count, default=2000, help="rows to make without --paths (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32, help="rows a step and process (default: %(default)s)")
+    parser.add_argument("--batch-size", type=count, default=32, help="rows a step and process (default: %(default)s)")
     parser.add_argument("--save", type=Path, help="checkpoint to write, and to go on from if it is there")
-    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default: %(default)s)")
-    return parser.parse_args()
+    parser.add_argument("--save-every", type=count, default=50, help="steps between checkpoints (default: %(default)s)")
+    args = parser.parse_args()
+    if args.save and not args.save.parent.is_dir():
+        parser.error(f"--save {args.save}: there is no folder {args.save.parent}; make it first")
+    return args
 
 
 if __name__ == "__main__":

@@ -264,19 +264,27 @@ def check_gpus(workers: int) -> None:
         raise SystemExit("--gpu: torch finds no CUDA device here; leave --gpu out, or install a CUDA build of torch")
 
 
+def count(text: str) -> int:
+    """Return an integer of 1 or more; argparse says which option has another."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of 1 or more, found {number}")
+    return number
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small network on HDF5 files through Ray.")
     parser.add_argument("--paths", nargs="+", help="HDF5 files, folders or globs (default: makes its own)")
-    parser.add_argument("--rows", type=int, default=2000, help="rows to make without --paths (default: %(default)s)")
+    parser.add_argument("--rows", type=count, default=2000, help="rows to make without --paths (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=1, help="training processes (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="rows a step and worker (default: %(default)s)")
-    parser.add_argument("--block-rows", type=int, help="rows of a block (default: by their bytes)")
+    parser.add_argument("--workers", type=count, default=1, help="training processes (default: %(default)s)")
+    parser.add_argument("--batch-size", type=count, default=32, help="rows a step and worker (default: %(default)s)")
+    parser.add_argument("--block-rows", type=count, help="rows of a block (default: by their bytes)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and the order (default: %(default)s)")
     parser.add_argument("--gpu", action="store_true", help="a GPU for each worker, and mixed precision")
     parser.add_argument("--output", help="folder for checkpoints (default: a temporary one)")
     parser.add_argument("--resume", metavar="OUTPUT", help="the folder of a run that ended, to go on with")
-    parser.add_argument("--checkpoint-steps", type=int, default=50, help="steps between checkpoints within an epoch")
+    parser.add_argument("--checkpoint-steps", type=count, default=50, help="steps between checkpoints within an epoch")
     parser.add_argument("--max-failures", type=int, default=2, help="how often to start anew when a worker dies")
     parser.add_argument("--row-log", help="folder to write the row ids of each step to")
     return parser.parse_args()

@@ -16,8 +16,14 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether `value` is a real number, NaN and infinity among them; a bool is none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Tell whether `value` is a real number that a float can be, NaN and infinity among them; a bool is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def as_integer(name: str, value: object, least: int | None = None, *, instead: str = "") -> int:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.options import as_integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
 
@@ -31,6 +33,9 @@ _MOST_GROUPS = 64
 
 _MOST_NAMES = 12
 """Names beside an image of a spread."""
+
+_EXACT = "exact shuffle"
+"""What the orders of a spread are beside."""
 
 _LETTERS_AN_INCH = 10
 """Of a heading of size 10: digits and most letters are narrower than that."""
@@ -79,7 +84,7 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
         figure.suptitle(heading, fontsize=10)
         # The lines are above the panels, and take nothing from them.
         figure.set_figheight(figure.get_figheight() + 0.17 * heading.count("\n"))
-    return figure
+    return _as_written(figure)
 
 
 def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
@@ -118,7 +123,7 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     _draw(figure, panels[2], change, (-most, most), "RdBu_r")
     panels[2].set_title("after - before", fontsize=10)
     figure.suptitle(_wrapped(f"{column}  {first.shape} {first.dtype}".strip(), 13), fontsize=10)
-    return figure
+    return _as_written(figure)
 
 
 def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file", seed: int = 0) -> Figure:
@@ -142,22 +147,25 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     Raises
     ------
     OptionError
-        If there is no order, or one has fewer rows than a batch.
+        If there is no order, or one has fewer rows than a batch, or the name of the exact shuffle.
     """
     if not isinstance(orders, Mapping):
         raise OptionError("orders: expected {name: the file or label of each row}")
-    named = {name: _as_array(order).ravel() for name, order in orders.items()}
+    if _EXACT in orders:
+        raise OptionError(f"orders: {_EXACT!r} is what they are compared with; expected another name")
+    batch_size = as_integer("batch_size", batch_size)
+    named = _comparable({name: _as_array(order).ravel() for name, order in orders.items()})
     if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
         found = {name: len(order) for name, order in named.items()}
         raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
-    named["exact shuffle"] = np.random.default_rng(seed).permutation(next(iter(named.values())))
+    named[_EXACT] = np.random.default_rng(seed).permutation(next(iter(named.values())))
     values = np.unique(np.concatenate(list(named.values())))
     width = max(7.0, 3.0 * len(named))
     figure = _figure(width, 6.4)
     grid = figure.add_gridspec(2, len(named), height_ratios=[3, 2])
     curves = figure.add_subplot(grid[1, :])
     most = 1
-    images = []
+    images, lines = [], []
     for place, (name, order) in enumerate(named.items()):
         counts = _counts(np.searchsorted(values, order), len(values), batch_size)
         panel = figure.add_subplot(grid[0, place])
@@ -168,7 +176,7 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
         panel.set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}s, in {_MOST_GROUPS} groups")
         _name_values(panel, values)
         label = _wrapped(f"{name}, mean\xa0{_distances(counts).mean():.2f}", width / min(3, len(named)) - 0.5)
-        _line(curves, _distances(counts), label=label, linewidth=1.2)
+        lines.append(_line(curves, _distances(counts), label=label, linewidth=1.2))
         for axis in (panel.xaxis, curves.xaxis):
             axis.get_major_locator().set_params(integer=True)
     for image in images:
@@ -176,8 +184,8 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     figure.colorbar(images[-1], ax=[image.axes for image in images], label="rows")
     curves.set(xlabel="batch", ylabel="distance from the whole", ylim=(0, 1.02))
     # Below all: beside the curves it would take its width from the images too.
-    figure.legend(fontsize=9, loc="outside lower center", ncols=min(3, len(named)))
-    return figure
+    _add_legend(figure, lines, loc="outside lower center", ncols=min(3, len(named)))
+    return _as_written(figure)
 
 
 def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> Figure:
@@ -193,8 +201,11 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     Raises
     ------
     OptionError
-        If a part is not within 0 to 1.
+        If a part is not within 0 to 1, or the figures have no names.
     """
+    for option, named in (("rows_per_second", rows_per_second), ("waiting", waiting)):
+        if not isinstance(named, Mapping):
+            raise OptionError(f"{option}: expected {{name: a figure an epoch}}, found {type(named).__name__}")
     if any(not 0 <= part <= 1 for parts in waiting.values() for part in parts):
         raise OptionError("waiting: expected parts of the time of an epoch, 0 to 1 (seconds waited / seconds)")
     figure = _figure(10, 3.6)
@@ -209,8 +220,8 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     for panel, runs in ((speed, rows_per_second), (waits, waiting)):
         panel.xaxis.get_major_locator().set_params(integer=True)
         if runs:
-            panel.legend(fontsize=9)
-    return figure
+            _add_legend(panel, panel.lines)
+    return _as_written(figure)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -223,12 +234,30 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=100)
 
 
+def _as_written(figure: Figure) -> Figure:
+    """Return the figure with its texts as they are: a dollar in a name begins no formula."""
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math") and "$" in artist.get_text()):
+        text.set_parse_math(False)
+    return figure
+
+
+def _add_legend(where: Figure | Axes, lines: Sequence[Line2D], **style: Any) -> None:
+    """Name the lines by their labels; matplotlib itself leaves out those that begin with ``_``."""
+    legend = where.legend(handles=lines, labels=["line"] * len(lines), fontsize=9, **style)
+    for text, line in zip(legend.get_texts(), lines, strict=True):
+        text.set_text(line.get_label())
+
+
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
     """Return an array of what may be a tensor: on a GPU, with a gradient, or of the bfloat16 that numpy lacks."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError:
+        # Rows of many lengths, of which numpy makes objects if it is told to.
+        return np.fromiter(value, dtype=object)
 
 
 def _wrapped(text: object, width: float) -> str:
@@ -246,9 +275,10 @@ def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
     panel.set_yticks(list(places), [_short(np.asarray(values[starts[place]])) for place in places], fontsize=8)
 
 
-def _line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> None:
+def _line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> Line2D:
     """Draw a line, or a dot where there is one value, which no line goes through."""
-    panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+    (line,) = panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+    return line
 
 
 def _draw(
@@ -293,6 +323,13 @@ def _as_picture(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 def _short(array: np.ndarray[Any, Any]) -> str:
     text = str(array.item()) if array.ndim == 0 else f"{array.dtype} {array.shape}"
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _comparable(orders: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return orders whose values can be sorted together: as words, unless all of them are numbers."""
+    if all(order.dtype.kind in "biuf" for order in orders.values()):
+        return dict(orders)
+    return {name: np.array([str(value) for value in order]) for name, order in orders.items()}
 
 
 def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:

@@ -149,8 +149,29 @@ def test_what_cannot_be_drawn():
         plots.plot_augmentation(["a"], ["b"])
     with pytest.raises(OptionError, match="orders: expected"):
         plots.plot_spread(np.arange(3), 1)
+    with pytest.raises(OptionError, match=r"batch_size=1\.5: expected an integer"):
+        plots.plot_spread({"x": np.arange(3)}, 1.5)
+    with pytest.raises(OptionError, match="'exact shuffle' is what they are compared with"):
+        plots.plot_spread({"exact shuffle": np.arange(3)}, 1)
     with pytest.raises(OptionError, match="no columns"):
         plots.plot_row(np.zeros(3))
+    for name, figures in (("rows_per_second", ([1], {})), ("waiting", ({}, [0.2]))):
+        with pytest.raises(OptionError, match=f"{name}: expected .* found list"):
+            plots.plot_epochs(*figures)
+
+
+def test_rows_of_many_lengths_are_told_in_words():
+    for ragged in ([[1, 2], [3]], [np.ones((2, 3)), np.ones((2, 4))]):
+        assert "x = object (2,)" in plots.plot_row({"x": ragged}).get_suptitle()
+        with pytest.raises(UnsupportedColumnError, match="dtype object: expected real numbers"):
+            plots.plot_augmentation(ragged, ragged)
+
+
+def test_a_spread_of_values_that_have_no_order_of_their_own(tmp_path):
+    figure = plots.plot_spread({"x": ["b", None] * 30, "y": np.arange(60) % 3}, 16)
+    assert rendered(figure, tmp_path)
+    panel = next(axes for axes in figure.axes if axes.images)
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["0", "1", "2", "None", "b"]
 
 
 def test_epochs(tmp_path):
@@ -159,6 +180,30 @@ def test_epochs(tmp_path):
     assert [len(axes.lines) for axes in figure.axes] == [2, 1]
     with pytest.raises(OptionError, match="0 to 1"):
         plots.plot_epochs({}, {"ours": [3.0]})
+
+
+@pytest.mark.parametrize("name", ["$a_$", "x_$^$", "_a", "_$b$"])
+def test_names_are_drawn_as_they_are_written(name, tmp_path):
+    names = np.array([name, "b"] * 20)
+    for figure in (
+        plots.plot_row({name: np.arange(9), "note": name}, title=name),
+        plots.plot_augmentation(np.zeros((4, 5)), np.ones((4, 5)), column=name),
+        plots.plot_spread({name: names}, 5, what=name),
+        plots.plot_epochs({name: [1, 2]}, {name: [0.1, 0.2]}),
+    ):
+        assert rendered(figure, tmp_path)
+        texts = figure.findobj(lambda artist: hasattr(artist, "get_parse_math") and name in artist.get_text())
+        assert texts
+        assert not any("$" in name and text.get_parse_math() for text in texts)
+
+
+def test_a_legend_names_each_line(tmp_path):
+    (legend,) = plots.plot_spread({"_a": np.arange(50) % 3, "b": np.arange(50) % 3}, 5).legends
+    assert [text.get_text().split(",")[0] for text in legend.get_texts()] == ["_a", "b", "exact shuffle"]
+    figure = plots.plot_epochs({"_run": [1, 2], "b": [3]}, {"_run": [0.1]})
+    names = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert names == [["_run", "b"], ["_run"]]
+    assert rendered(figure, tmp_path)
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):

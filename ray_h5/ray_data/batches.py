@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 from ray.data.block import BlockAccessor
-from ray.data.extensions import TensorArray, TensorDtype
+from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 
@@ -49,9 +49,9 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
     found = set(names_of(batch))
     wanted = [name for name in names if name in found]
     if isinstance(batch, pa.Table):
-        return _changed_table(batch, change(BlockAccessor.for_block(batch.select(wanted)).to_numpy()))
+        return _changed_table(batch, change(_arrays(BlockAccessor.for_block(batch.select(wanted)).to_numpy())))
     if isinstance(batch, pd.DataFrame):
-        return _changed_frame(batch, change({name: _stacked(name, batch[name]) for name in wanted}))
+        return _changed_frame(batch, change(_arrays({name: batch[name] for name in wanted})))
     return {**batch, **change({name: batch[name] for name in wanted})}
 
 
@@ -72,9 +72,10 @@ def missing_message(columns: Iterable[str], found: Iterable[str]) -> str:
 
 
 def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:
-    columns = BlockAccessor.batch_to_arrow_block(dict(arrays))
-    for name in arrays:
-        table = table.set_column(table.column_names.index(name), name, columns.column(name))
+    for name, array in arrays.items():
+        # Ray would make objects of an array that has several axes and no rows.
+        column = ArrowTensorArray.from_numpy(array, column_name=name) if array.ndim > 1 else pa.array(array)
+        table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 
@@ -95,8 +96,14 @@ def _as_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return rows
 
 
-def _stacked(name: str, column: pd.Series) -> np.ndarray[Any, Any]:
-    """Return a column of a frame as one array, rows that are arrays put on each other."""
+def _arrays(columns: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return columns of a frame or table as arrays, without objects that have no rows, of which nothing is known."""
+    arrays = {name: _stacked(name, values) for name, values in columns.items()}
+    return {name: array for name, array in arrays.items() if len(array) or array.dtype != object}
+
+
+def _stacked(name: str, column: pd.Series | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a column of a frame or table as one array, rows that are arrays put on each other."""
     values = np.asarray(column)
     if values.dtype != object or not len(values) or not isinstance(values[0], (np.ndarray, list)):
         return values

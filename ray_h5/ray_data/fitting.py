@@ -76,17 +76,20 @@ def _sampled(ds: ray.data.Dataset, rows: int | None, seed: int) -> ray.data.Data
         return ds
     schema = ds.schema(fetch_if_missing=False)
     if schema is not None and ROW_ID_SPEC.name in schema.names:
-        drawn = _drawn_ids(ds.select_columns(_origins(schema.names)), rows, seed)
-        return ds.filter(expr=col(ROW_ID_SPEC.name).is_in(drawn.tolist()))
+        ids = _ids_of(ds.select_columns(_origins(schema.names)))
+        unique = np.unique(ids)
+        # In a union of several reads an id may be that of several rows: it cannot choose one of them.
+        if len(unique) == len(ids):
+            drawn = np.random.default_rng(seed).choice(unique, min(rows, len(unique)), replace=False)
+            return ds.filter(expr=col(ROW_ID_SPEC.name).is_in(np.sort(drawn).tolist()))
     total = ds.count()
     return ds if total <= rows else ds.random_sample(rows / total, seed=seed)
 
 
-def _drawn_ids(ds: ray.data.Dataset, rows: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the row ids of a sample, ascending."""
+def _ids_of(ds: ray.data.Dataset) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the row ids of a dataset, one a row."""
     batches = map(_without_padding, ds.iter_batches(batch_size=None))
-    ids = np.unique(np.concatenate([np.empty(0, np.int64), *(batch[ROW_ID_SPEC.name] for batch in batches)]))
-    return np.sort(np.random.default_rng(seed).choice(ids, min(rows, len(ids)), replace=False))
+    return np.concatenate([np.empty(0, np.int64), *(batch[ROW_ID_SPEC.name] for batch in batches)])
 
 
 def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,8 @@ class Standardize(Preprocessor):
         What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
     sample_rows : int, optional
         Fit on that many rows, drawn at random: exactly so many, without reading the others, if the dataset
-        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``), else about so many.
+        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``) and no id in it twice, as a union of
+        two reads has; else about so many.
     seed : int
         Of that draw.
 
@@ -124,13 +125,11 @@ class Standardize(Preprocessor):
         Parameters
         ----------
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
-            A batch, or one row; the result is of the same kind.
+            A batch, or a mapping of one row; the result is of the same kind. Lists of a table become tensors.
         """
         self._check_fitted()
-        missing = [name for name in self.columns if name not in names_of(data)]
-        if missing:
-            raise UnknownColumnError(missing_message(missing, names_of(data)))
-        return changed(data, self.columns, self._transform_numpy)
+        self._check_there(names_of(data))
+        return changed(data, self.columns, partial(self._scaled, Scaler.transform, batched=_is_batch(data)))
 
     def inverse_transform_batch(self, data: Any) -> Any:
         """Return a batch with those of its columns that were fitted back in their own units.
@@ -143,7 +142,7 @@ class Standardize(Preprocessor):
         self._check_fitted()
         if not set(self.columns) & set(names_of(data)):
             raise UnknownColumnError(missing_message(self.columns, names_of(data)))
-        return changed(data, self.columns, self._inverse_numpy)
+        return changed(data, self.columns, partial(self._scaled, Scaler.inverse, batched=_is_batch(data)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return options and fitted moments as what JSON has; nothing is lost."""
@@ -211,17 +210,23 @@ class Standardize(Preprocessor):
         return self
 
     def _transform_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **batch,
-            **{name: with_column(batch, name, self.stats_[name].transform) for name in self.columns},
-        }
+        self._check_there(batch)
+        return {**batch, **self._scaled(Scaler.transform, {name: batch[name] for name in self.columns}, batched=True)}
 
-    def _inverse_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: with_column(batch, name, self.stats_[name].inverse) for name in batch}
+    def _scaled(self, step: Callable[..., Any], arrays: Mapping[str, Any], *, batched: bool) -> dict[str, Any]:
+        calls = {name: partial(step, self.stats_[name], batched=batched) for name in arrays}
+        return {name: with_column(arrays, name, call) for name, call in calls.items()}
 
     def _check_fitted(self) -> None:
         if not self.stats_:
             raise PreprocessorNotFittedError(f"{self!r} has not been fitted; call fit(training_dataset) first")
+
+    def _check_there(self, found: Iterable[str]) -> None:
+        """Raise an UnknownColumnError unless all columns are found."""
+        names = list(found)
+        missing = [name for name in self.columns if name not in names]
+        if missing:
+            raise UnknownColumnError(missing_message(missing, names))
 
     def _check_schema(self, ds: ray.data.Dataset) -> None:
         """Find out here, where the schema is known, what is an error of Ray's when a task finds it out."""
@@ -253,6 +258,11 @@ class Standardize(Preprocessor):
 
     def __repr__(self) -> str:
         return f"Standardize({self.columns!r}, axis={self.axis!r})"
+
+
+def _is_batch(data: Any) -> bool:
+    """Tell whether it has rows whatever its shape; a mapping may be one row."""
+    return not isinstance(data, Mapping)
 
 
 def _names(columns: Any) -> list[str]:

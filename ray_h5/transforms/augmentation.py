@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
@@ -12,7 +13,7 @@ from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, 
 from ray_h5.options import is_number
 from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
 
-__all__ = ["ROW_KEY", "Augmentation", "check_column", "check_probability"]
+__all__ = ["ROW_KEY", "Augmentation", "as_numpy", "check_column", "check_probability", "kind_of"]
 
 ROW_KEY: Final = "row_key"
 """The column of a batch that holds the keys of its rows."""
@@ -79,7 +80,11 @@ class Augmentation(ABC):
             The key of the row.
         """
         self._check_array(sample)
-        return self.apply_batch(sample[None], np.asarray([int(key) % 2**64], dtype=np.uint64))[0]
+        try:
+            word = operator.index(key) % 2**64
+        except TypeError as exc:
+            raise OptionError(f"key={key!r}: expected an integer, the key of the row") from exc
+        return self.apply_batch(sample[None], np.asarray([word], dtype=np.uint64))[0]
 
     @abstractmethod
     def apply_batch(self, array: Any, keys: Any) -> Any:
@@ -130,12 +135,23 @@ def _beside(array: Any, words: Any) -> Words:
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor in this machine's memory as the array over it; None for what numpy does not have."""
+    """Return a tensor in this machine's memory as an array over it; None for bfloat16 and gradients: numpy has none."""
     import torch
 
-    if array.device.type != "cpu" or array.dtype == torch.bfloat16:
+    if array.device.type != "cpu" or array.dtype == torch.bfloat16 or (array.requires_grad and torch.is_grad_enabled()):
         return None
     return array.detach().numpy()
+
+
+def kind_of(array: Any) -> str:
+    """Return the kind of a dtype by numpy's letter; "V" for what torch alone has, such as float8."""
+    if not is_tensor(array):
+        return str(array.dtype.kind)
+    name = str(array.dtype).removeprefix("torch.")
+    try:
+        return "f" if name == "bfloat16" else np.dtype(name).kind
+    except TypeError:
+        return "V"
 
 
 def check_column(column: object) -> None:

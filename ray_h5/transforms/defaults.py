@@ -68,10 +68,10 @@ def augmentation_defaults(samples_per_class: float, shape: Sequence[int]) -> Aug
     Raises
     ------
     OptionError
-        If there are no samples, or the shape has no two axes of at least one position.
+        If there are no samples, or no number of them, or the shape has no two axes of at least one position.
     """
-    if not (is_number(samples_per_class) and samples_per_class > 0):
-        raise OptionError(f"samples_per_class={samples_per_class!r}: expected a number of more than 0")
+    if not (is_number(samples_per_class) and 0 < samples_per_class < float("inf")):
+        raise OptionError(f"samples_per_class={samples_per_class!r}: expected a finite number of more than 0")
     if np.ndim(shape) != 1 or len(shape) < 2 or not all(is_integer(size) and size >= 1 for size in shape):
         raise OptionError(f"shape={shape!r}: expected that of a sample, (..., freq, time), integers of 1 or more")
     strength = next(each for each in _STRENGTHS if samples_per_class < each.below)

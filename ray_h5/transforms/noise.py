@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.options import as_integer, is_number
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
 __all__ = ["GaussianNoise"]
@@ -117,8 +117,7 @@ class GaussianNoise(Augmentation):
         return torch.from_numpy(noisy)
 
     def _check_dtype(self, array: Any) -> None:
-        floating = array.is_floating_point() if is_tensor(array) else array.dtype.kind == "f"
-        if not floating:
+        if kind_of(array) != "f":
             raise UnsupportedColumnError(
                 f"GaussianNoise({self.column!r}): the column has dtype {array.dtype}, expected a floating one; cast it "
                 "first, such as with read_h5(..., dtypes={...: 'float32'})"
@@ -149,7 +148,7 @@ class GaussianNoise(Augmentation):
         places = _places(states, chosen, size)
         pools = [torch.from_numpy(pool).to(array.device) for pool in _scaled_pools(self.std, work)]
         left, right = (pool.unfold(0, _width(size), 1)[place] for pool, place in zip(pools, places, strict=True))
-        noise = (left + right).reshape(len(array), -1)[:, :size].reshape(array.shape)
+        noise = (left + right).flatten(1)[:, :size].reshape(array.shape)
         noisy = (array.to(noise.dtype) + noise).to(array.dtype)
         if self.clip is not None:
             noisy = torch.where(chosen.reshape(-1, *[1] * (array.ndim - 1)), noisy.clamp(*self.clip), noisy)
@@ -164,7 +163,8 @@ def _limits(clip: Any) -> tuple[float | None, float | None] | None:
     known = isinstance(clip, (tuple, list)) and all(each is None or (is_number(each) and each == each) for each in clip)
     if not known or len(clip) != 2 or (None not in clip and clip[0] > clip[1]):
         raise OptionError(f"clip={clip!r}: expected (low, high) with low <= high, None for no limit on that side")
-    return None if clip[0] is None and clip[1] is None else (clip[0], clip[1])
+    low, high = (None if each is None else float(each) for each in clip)
+    return None if low is None and high is None else (low, high)
 
 
 def _width(size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -10,8 +11,8 @@ import numpy as np
 
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.options import as_integer, is_number
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability
+from ray_h5.options import as_integer, is_integer, is_number
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
 from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
 
 __all__ = ["SpecAugment"]
@@ -39,7 +40,8 @@ class SpecAugment(Augmentation):
         Masks of each sample; 0 leaves the axis alone.
     mask_value : float or "mean"
         What a masked position is set to, a value that the dtype of the column can hold; "mean" is the mean of the
-        sample before masking, of those of its values that are not NaN.
+        sample before masking, of those of its values that are not NaN, rounded to the nearest where the dtype has no
+        fractions.
     p : float
         The probability that a row is augmented at all.
     time_axis, freq_axis : int
@@ -81,6 +83,9 @@ class SpecAugment(Augmentation):
         value = self.mask_value
         if not (is_number(value) or isinstance(value, bool) or (isinstance(value, str) and value == "mean")):
             raise OptionError(f"mask_value={value!r}: expected a real number or 'mean'")
+        if value != "mean":
+            # Integers stay integers: floats end at 2**53.
+            object.__setattr__(self, "mask_value", int(value) if is_integer(value) else float(value))
         if self._masks_axis("time") and self._masks_axis("freq") and self.time_axis == self.freq_axis:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
 
@@ -101,14 +106,14 @@ class SpecAugment(Augmentation):
         Returns
         -------
         ndarray or tensor
-            Of the same shape, dtype and device; `array` itself if ``p`` is 0.
+            Of the same shape, dtype and device; `array` itself if ``p`` is 0 or there is nothing to mask.
         """
         self._check_array(array)
         self._check_dtype(array)
         axes = self._axis("time", array), self._axis("freq", array)
         if axes[0] == axes[1] and axes[0] is not None:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
-        if self.p == 0 or axes == (None, None):
+        if self.p == 0 or axes == (None, None) or 0 in array.shape:
             return array
         shared = as_numpy(array) if is_tensor(array) else array
         states = self._states(array if shared is None else shared, keys)
@@ -119,8 +124,7 @@ class SpecAugment(Augmentation):
         return masked if shared is array else _as_tensor(masked)
 
     def _check_dtype(self, array: Any) -> None:
-        real = not array.is_complex() if is_tensor(array) else array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
-        if not real:
+        if kind_of(array) not in "biuf" or array.dtype.itemsize > 8:
             raise UnsupportedColumnError(
                 f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, expected real numbers of up to 64 "
                 "bits, or booleans"
@@ -166,7 +170,7 @@ class SpecAugment(Augmentation):
         return spans
 
 
-def _holds(dtype: Any, value: Any) -> bool:
+def _holds(dtype: Any, value: float) -> bool:
     """Tell whether a dtype of numpy or torch has the value, rounded if it is a floating one."""
     name = str(dtype).removeprefix("torch.")
     if name == "bool":
@@ -175,8 +179,8 @@ def _holds(dtype: Any, value: Any) -> bool:
         name = "float32"  # of the same range
     found = np.dtype(name)
     if found.kind == "f":
-        return not np.isfinite(value) or abs(value) <= float(np.finfo(found).max)
-    return bool(np.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max)
+        return not math.isfinite(value) or abs(value) <= float(np.finfo(found).max)
+    return math.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max
 
 
 def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[Any, Any]]:
@@ -212,7 +216,12 @@ def _copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the mean of each sample, of what is not NaN in it."""
-    means = np.asarray(array.mean(axis=tuple(range(1, array.ndim)), dtype=np.float64))
+    axes = tuple(range(1, array.ndim))
+    means = np.asarray(array.mean(axis=axes, dtype=np.float64))
+    if array.dtype.kind != "f":
+        # By Python's integers: the greatest of 64 bits are rounded up in float64, to what the dtype does not have.
+        limits = zip(np.rint(means), array.min(axis=axes), array.max(axis=axes), strict=True)
+        return np.array([min(max(int(mean), int(low)), int(high)) for mean, low, high in limits], array.dtype)
     for row in np.flatnonzero(np.isnan(means)):
         known = array[row][~np.isnan(array[row])]
         means[row] = known.mean(dtype=np.float64) if known.size else np.nan
@@ -230,10 +239,13 @@ def _fill_tensor(array: Any, spans: list[_Span], value: float | str) -> Any:
             len(array), *[size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
         )
     if value != "mean":
-        return array.masked_fill(masked, value)
-    mean = torch.nanmean if array.is_floating_point() else torch.mean
-    means = mean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
-    return torch.where(masked, means.to(array.dtype), array)
+        # Of integers torch takes those of 64 bits alone.
+        return array.masked_fill(masked, float(value) if array.is_floating_point() else value)
+    if array.is_floating_point():
+        means = torch.nanmean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
+    else:
+        means = _as_tensor(_means(array.cpu().numpy())).reshape(-1, *[1] * (array.ndim - 1))
+    return torch.where(masked, means.to(array), array)
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Any:

@@ -108,13 +108,15 @@ class Scaler:
         moments = other.moments if isinstance(other, Scaler) else other
         return Scaler(self.moments.merge(moments), self.epsilon, self.constant)
 
-    def transform(self, array: Any) -> Any:
+    def transform(self, array: Any, *, batched: bool = False) -> Any:
         """Return (array - mean) / (std + epsilon).
 
         Parameters
         ----------
         array : ndarray or tensor
             One row, or a batch of rows. Axes that were reduced may have another length than when fitted.
+        batched : bool
+            Take nothing but a batch: one whose rows lack an axis may look like one row.
 
         Returns
         -------
@@ -126,12 +128,12 @@ class Scaler:
         SchemaMismatchError
             If the shape is not that of the rows it was fitted on.
         """
-        array = self._checked(array)
+        array = self._checked(array, batched)
         return _tensor_scaled(array, self, _subtract_divide) if is_tensor(array) else self._scaled(array, True)
 
-    def inverse(self, array: Any) -> Any:
+    def inverse(self, array: Any, *, batched: bool = False) -> Any:
         """Return array * (std + epsilon) + mean; arguments, result and errors as in `transform`."""
-        array = self._checked(array)
+        array = self._checked(array, batched)
         return _tensor_scaled(array, self, _multiply_add) if is_tensor(array) else self._scaled(array, False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +149,7 @@ class Scaler:
             raise OptionError(f"expected what Scaler.to_dict gave, found something else: {exc!r}") from exc
         return cls(Moments.from_dict(moments), epsilon, constant)
 
-    def _checked(self, array: Any) -> Any:
+    def _checked(self, array: Any, batched: bool) -> Any:
         """Return what is given as an array or a tensor, once its shape is known to fit; a number is one as well."""
         array = array if is_tensor(array) else np.asarray(array)
         expected, shape = self.mean.shape, tuple(array.shape)
@@ -158,11 +160,12 @@ class Scaler:
             for axis, (size, found) in enumerate(zip(expected, row, strict=False), 1)
             if axis not in self.moments.axis
         )
-        if len(shape) - len(expected) not in (0, 1) or not (same and kept):
+        if len(shape) - len(expected) not in ((1,) if batched else (0, 1)) or not (same and kept):
             wanted = ["any" if axis in self.moments.axis else str(size) for axis, size in enumerate(expected, 1)]
+            either = "one axis more, for a batch of them" if batched else "that, or one axis more for a batch of them"
             raise SchemaMismatchError(
-                f"shape {shape} does not fit: fitted on rows of shape ({', '.join(wanted)}), so expected that, or "
-                "with one axis more for a batch of them; fit again if the rows have changed"
+                f"shape {shape} does not fit: fitted on rows of shape ({', '.join(wanted)}), so expected {either}; fit "
+                "again if the rows have changed"
             )
         return array
 

@@ -23,15 +23,20 @@ from ray_h5.bench.workloads import make_workload
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "train.py"
+PLAIN_PROGRAM = ROOT / "examples" / "ddp_plain.py"
+
+
+def module_of(program):
+    spec = importlib.util.spec_from_file_location(f"{program.stem}_example", program)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")
 def example():
     """The program as a module."""
-    spec = importlib.util.spec_from_file_location("train_example", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(PROGRAM)
 
 
 @pytest.fixture(scope="session")
@@ -253,6 +258,26 @@ def test_validation_has_other_patients_each_row_once_and_no_augmentation(example
     assert valid["fhr_st"].tobytes() == plain[rows].tobytes()
     augmented = (train["fhr_st"] != plain[train["row_id"]]).any(axis=(1, 2))
     assert 0.6 < augmented.mean() < 0.95
+
+
+@pytest.mark.parametrize(
+    ("program", "option", "value", "says"),
+    [
+        *((PROGRAM, name, "0", "1 or more, found 0") for name in ("--workers", "--batch-size", "--checkpoint-steps")),
+        *((PLAIN_PROGRAM, name, "-1", "1 or more, found -1") for name in ("--batch-size", "--save-every")),
+        (PLAIN_PROGRAM, "--save", "nowhere/run.pt", "there is no folder nowhere; make it first"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named_before_anything_runs(
+    program, option, value, says, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [program.name, option, value])
+    with pytest.raises(SystemExit):
+        module_of(program).parse_arguments()
+    error = capsys.readouterr().err
+    assert option in error
+    assert says in error
 
 
 def test_resuming_what_is_not_there_is_a_clear_message(example, tmp_path, monkeypatch):

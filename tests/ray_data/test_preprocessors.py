@@ -203,6 +203,15 @@ def test_a_sample_of_a_selection(signals):
     assert scaler.mean >= epochs[epochs >= 30].min()
 
 
+def test_a_sample_where_row_ids_repeat_is_of_rows_and_not_of_ids(signals):
+    def fitted(rows):
+        ds = read(signals, include_row_ids=True).union(read(signals, include_row_ids=True))
+        return int(Standardize(["epoch"], sample_rows=rows).fit(ds).scalers["epoch"].moments.count)
+
+    assert fitted(500) == 100
+    assert 5 < fitted(20) < 35  # of each of 20 ids both rows would be 40
+
+
 def test_before_fit(signals):
     standardize = Standardize(["wide"])
     for call in (
@@ -243,6 +252,23 @@ def test_errors_of_transform_come_before_any_task(signals):
     turned = ray.data.from_numpy(np.zeros((4, 40, 5))).rename_columns({"data": "wide"})
     with pytest.raises(SchemaMismatchError, match="column 'wide': shape"):
         standardize.transform(turned)
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
+    # Four scalars have the shape of one row of four.
+    standardize = fitted_without_ray(x=Scaler.fit(np.random.default_rng(0).standard_normal((50, 4)), axis))
+    scalars = ray.data.from_items([{"x": float(i)} for i in range(4)], override_num_blocks=1)
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(0,\) .* expected one axis more"):
+        standardize.transform(scalars)
+    unknown = scalars.map_batches(lambda batch: batch)  # its schema is not known before it runs
+    with pytest.raises(Exception, match=r"column 'x': shape \(4,\) .* expected one axis more"):
+        standardize.transform(unknown).take_all()
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for batch in (pd.DataFrame({"x": np.ones(4)}), pa.table({"x": np.ones(4)})):
+            with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(4,\) .* expected one axis more"):
+                call(batch)
+        assert call({"x": np.ones(4)})["x"].shape == (4,)  # a mapping may be one row
 
 
 @pytest.mark.parametrize(
@@ -368,6 +394,39 @@ def test_batches_of_any_kind(signals):
         found = standardize.transform_batch(row)
         assert np.array_equal(found["wide"], expected["wide"][0])
         assert np.ndim(found["epoch"]) == 0
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 4)])
+def test_tables_of_lists(kind):
+    rows = np.random.default_rng(0).standard_normal((9, 4))
+    standardize = fitted_without_ray(x=Scaler.fit(rows, 0))
+    table = pa.table({"x": pa.array(rows.tolist(), kind), "y": range(9)})
+    found = standardize.transform_batch(table)
+    assert found.column_names == ["x", "y"]
+    expected = standardize.transform_batch({"x": rows})["x"]
+    assert np.array_equal(BlockAccessor.for_block(found).to_numpy()["x"], expected)
+    back = standardize.inverse_transform_batch(found)
+    np.testing.assert_allclose(BlockAccessor.for_block(back).to_numpy()["x"], rows)
+    ragged = pa.table({"x": [[1.0, 2.0], [3.0]]})
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(1,\), \(2,\)"):
+        standardize.transform_batch(ragged)
+
+
+def test_batches_without_rows_stay_of_their_kind():
+    rows = np.random.default_rng(0).standard_normal((9, 4)).astype("f4")
+    standardize = fitted_without_ray("xy", x=Scaler.fit(rows, 0), y=Scaler.fit(np.arange(9)))
+    tensors = TensorArray(rows)
+    table = pa.table({"x": tensors.__arrow_array__(), "y": np.arange(9)})
+    lists = pa.table({"x": rows.tolist(), "y": np.arange(9)})
+    frame, objects = (pd.DataFrame({"x": each, "y": np.arange(9)}) for each in (tensors, list(rows)))
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for batch in (table, frame, objects):
+            empty, full = call(batch[:0]), call(batch)
+            assert (type(empty), len(empty)) == (type(batch), 0)
+            kinds = (lambda found: found.schema) if batch is table else (lambda found: found.dtypes.tolist())
+            assert kinds(empty) == kinds(full)
+        # How long they would be is not known.
+        assert call(lists[:0]).schema.field("x") == lists.schema.field("x")
 
 
 def test_what_is_no_batch():

@@ -31,6 +31,7 @@ def test_options_fit_the_shape_and_grow_weaker_with_more_data(shape):
         (0, (3, 4), "samples_per_class"),
         ("a", (3, 4), "samples_per_class"),
         (float("nan"), (3, 4), "samples_per_class"),
+        (float("inf"), (3, 4), "samples_per_class"),
         (5, (4,), "shape"),
         (10, 300, "shape"),
         (10, ("a", "b"), "shape"),

@@ -1,4 +1,5 @@
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_errors():
         GaussianNoise("x").apply_batch(np.arange(3), KEYS[:3])
     with pytest.raises(UnsupportedColumnError, match=r"dtype torch\.uint8"):
         GaussianNoise("x").apply_batch(torch.zeros(3, dtype=torch.uint8), KEYS[:3])
-    wrong = [{"clip": clip} for clip in ((1, 0), 5, "ab", (0,), (0, float("nan")), ("0", 1), (0, 1, 2))]
+    wrong = [{"clip": clip} for clip in ((1, 0), 5, "ab", (0,), (0, float("nan")), ("0", 1), (0, 1, 2), (0, 10**400))]
     for options in ({"std": -1}, {"std": float("nan")}, {"std": "a"}, {"p": 2}, {"p": None}, {"salt": 1.5}, *wrong):
         with pytest.raises(OptionError, match=next(iter(options))):
             GaussianNoise("x", **options)
@@ -182,6 +183,12 @@ def test_a_deviation_of_numpy_gives_the_noise_of_pythons():
     )
 
 
+def test_limits_may_be_any_real_numbers():
+    array = np.zeros((9, 30), "f4")
+    found = GaussianNoise("x", p=1, clip=(Fraction(1, 4), None)).apply_batch(array, KEYS[:9])
+    assert same(found, GaussianNoise("x", p=1, clip=(0.25, None)).apply_batch(array, KEYS[:9]))
+
+
 def test_limits_in_a_list_can_be_hashed():
     assert hash(GaussianNoise("x", clip=[0, 1])) == hash(GaussianNoise("x", clip=(0, 1)))
 
@@ -198,3 +205,9 @@ GOLDEN = [[-0.8628970680783434, -1.481862308419948], [-2.125387295386819, -0.310
 def test_one_column_at_a_time(made):
     with pytest.raises(OptionError, match=r"column=\['x'\]: expected the name of one column"):
         made(["x"])
+
+
+@pytest.mark.parametrize("empty", [np.zeros((0, 3, 4)), torch.zeros(0, 3, 4), torch.zeros(0, 3, 4).bfloat16()])
+def test_a_batch_without_rows_stays_one(empty):
+    noisy = GaussianNoise("x", clip=(0, 1)).apply_batch(empty, np.empty(0, np.uint64))
+    assert (tuple(noisy.shape), noisy.dtype) == ((0, 3, 4), empty.dtype)

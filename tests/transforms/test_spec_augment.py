@@ -1,4 +1,5 @@
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -253,6 +254,7 @@ def test_errors():
         {"mask_value": 1j},
         {"mask_value": None},
         {"mask_value": [0.0]},
+        {"mask_value": 10**400},
     ],
 )
 def test_options(options):
@@ -297,6 +299,16 @@ def test_a_value_that_the_dtype_has_is_what_masks_are_filled_with(dtype, value):
     assert np.array_equal(np.unique(found), np.unique(np.array([0, value], dtype)), equal_nan=array.dtype.kind == "f")
 
 
+@pytest.mark.parametrize("value", [Fraction(1, 4), 2**70, np.float32(0.25)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_value_may_be_any_real_number(dtype, value):
+    augment = SpecAugment("x", 4, 3, mask_value=value, p=1)
+    found = augment.apply_batch(torch.zeros((50, 4, 6), dtype=dtype), KEYS[:50])
+    assert found.unique().tolist() == [0, float(value)]
+    with pytest.raises(UnsupportedColumnError, match="cannot hold mask_value="):
+        augment.apply_batch(np.zeros((50, 4, 6), "i8"), KEYS[:50])
+
+
 def test_a_bfloat16_column_has_the_range_of_float32():
     tensor = torch.zeros((50, 4, 6), dtype=torch.bfloat16)
     assert SpecAugment("x", 4, 3, mask_value=-1e38, p=1).apply_batch(tensor, KEYS[:50]).min() < -9e37
@@ -320,6 +332,27 @@ def test_the_mean_is_of_what_is_not_nan(dtype, monkeypatch):
     np.testing.assert_allclose(other, found, rtol=2e-3 if dtype == "f2" else 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values", "mean"),
+    [
+        ("u1", [10, 11, 11, 11, 11, 11], 11),
+        ("i2", [-10, -11, -11, -11, -11, -11], -11),
+        ("?", [0, 0, 0, 0, 0, 1], 0),
+        ("i8", [2**63 - 1] * 6, 2**63 - 1),
+        ("i8", [-(2**63)] * 6, -(2**63)),
+        ("u8", [2**64 - 1] * 6, 2**64 - 1),
+    ],
+)
+def test_the_mean_of_integers_is_the_nearest_one_that_lies_among_them(dtype, values, mean, monkeypatch):
+    array = np.tile(np.array(values, dtype), (50, 4, 1))
+    augment = SpecAugment("x", 4, 3, p=1, mask_value="mean")
+    masks = SpecAugment("x", 4, 3, p=1).apply_batch(np.ones(array.shape), KEYS[:50]) == 0
+    expected = np.where(masks, np.array(mean, dtype), array)
+    assert np.array_equal(augment.apply_batch(array, KEYS[:50]), expected)
+    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    assert np.array_equal(augment.apply_batch(torch.from_numpy(array), KEYS[:50]).numpy(), expected)
+
+
 @pytest.mark.parametrize("none", [{"num_freq_masks": 0}, {"freq_mask_param": 0}])
 def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     augment = SpecAugment("x", 10, p=1, **none)
@@ -334,6 +367,26 @@ def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     assert np.array_equal(augment.apply_batch(torch.from_numpy(rows), KEYS[:50]).numpy(), found)
 
 
+@pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2, p=1), GaussianNoise("x", p=1)])
+def test_a_key_is_an_integer(augment):
+    sample = np.ones((4, 6))
+    expected = augment.apply(sample, 3)
+    for key in (np.uint64(3), torch.tensor(3), 3 + 2**64):
+        assert np.array_equal(augment.apply(sample, key), expected)
+    for key in ("a", "3", None, 1.5):
+        with pytest.raises(OptionError, match=r"key=.*: expected an integer, the key of the row"):
+            augment.apply(sample, key)
+
+
+@pytest.mark.parametrize(
+    "augment", [SpecAugment("x", 2, 2), SpecAugment("x", 2, 2, mask_value="mean"), GaussianNoise("x")]
+)
+def test_eight_bits_of_torch_are_too_few_for_a_float(augment):
+    tensor = torch.ones((2, 4, 6)).to(torch.float8_e4m3fn)
+    with pytest.raises(UnsupportedColumnError, match=r"the column has dtype torch\.float8_e4m3fn, expected"):
+        augment.apply_batch(tensor, KEYS[:2])
+
+
 @pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2), GaussianNoise("x")])
 def test_what_is_no_batch_is_an_error_that_says_how_to_call_it(augment):
     batch = {"x": np.zeros((2, 4, 6)), "row_key": KEYS[:2]}
@@ -344,6 +397,20 @@ def test_what_is_no_batch_is_an_error_that_says_how_to_call_it(augment):
     for call in (lambda: augment.apply_batch([[1.0]], KEYS[:1]), lambda: augment.apply([1.0], 3)):
         with pytest.raises(OptionError, match="expected an array or a tensor, found list"):
             call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("augment", [SpecAugment("x", 4, 3, p=1), GaussianNoise("x", p=1)])
+def test_a_gradient_goes_through(augment, dtype):
+    tensor = torch.ones((50, 6, 9), dtype=dtype, requires_grad=True)
+    found = augment.apply_batch(tensor, KEYS[:50])
+    found.sum().backward()
+    kept = (found != 0) if isinstance(augment, SpecAugment) else torch.ones_like(found)
+    assert torch.equal(tensor.grad, kept.to(dtype))
+    with torch.no_grad():
+        alone = augment.apply_batch(tensor, KEYS[:50])
+    assert not alone.requires_grad
+    assert torch.equal(alone, found)
 
 
 def test_the_masks_of_a_version_are_those_of_the_next():

@@ -130,6 +130,10 @@ def test_errors():
     for shape in [(9, 2, 5), (9, 1, 5), (3,), (2, 9, 3, 5), ()]:
         with pytest.raises(SchemaMismatchError, match=r"fitted on rows of shape \(3, any\)"):
             scaler.transform(np.zeros(shape))
+    for call in (scaler.transform, scaler.inverse):
+        with pytest.raises(SchemaMismatchError, match=r"\(3, any\), so expected one axis more, for a batch of them;"):
+            call(rows[0], batched=True)
+        assert np.array_equal(call(rows, batched=True), call(rows))
     with pytest.raises(UnsupportedColumnError):
         scaler.transform(rows.astype(complex))
     with pytest.raises(NotFittedError, match="no value was counted"):
