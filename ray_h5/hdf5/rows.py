@@ -71,14 +71,14 @@ def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
     return _one_axis("places", places, "iu", "a 1-d array of int").astype(np.int64, copy=False)
 
 
-def as_names(columns: Any) -> list[str]:
-    """Return what may be column names as a list of names; one alone is no list of its letters."""
+def as_names(columns: Any, option: str = "columns") -> list[str]:
+    """Return the names of columns, which a user gave as `option`; one alone is no list of its letters."""
     if isinstance(columns, str):
-        raise OptionError(f"columns={columns!r}: expected a list of names, found one; write [{columns!r}]")
+        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
     names = list(columns) if isinstance(columns, Iterable) else [columns]
     for name in names:
         if not isinstance(name, str):
-            raise OptionError(f"columns={columns!r}: expected a list of names (str), found {name!r}")
+            raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {name!r}")
     return names
 
 

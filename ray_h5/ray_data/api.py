@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import ray.data
 
+from ray_h5.hdf5.rows import as_names
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.index import build_index as build
@@ -16,7 +17,7 @@ from ray_h5.planning.lookup import Lookup, read_ahead
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
 from ray_h5.planning.predicate import check_names
 from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.arguments import ShuffleLike, as_group, as_names
+from ray_h5.ray_data.arguments import ShuffleLike, as_group
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.tasks import in_tasks
 
@@ -207,7 +208,7 @@ def build_index(
     paths = list_paths(paths)
     spread = read_ahead if is_local_only(paths) else in_tasks
     files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)
-    index = build(files, as_names(columns), Lookup(scope, folder, spread))
+    index = build(files, None if columns is None else as_names(columns), Lookup(scope, folder, spread))
     names = as_names(predicate_columns, "predicate_columns")
     if names:
         specs = index.find(names)

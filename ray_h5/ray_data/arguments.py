@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ray.data import FileShuffleConfig
@@ -50,17 +50,6 @@ def as_tail(rule: str, rows: int | None) -> Tail | None:
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
     return Tail(cast("Any", rule), rows)
-
-
-def as_names(columns: Sequence[str] | None, option: str = "columns") -> list[str] | None:
-    """Return the names of columns; `option` is what the user calls them."""
-    if isinstance(columns, str):
-        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
-    names = None if columns is None else list(columns)
-    for name in names or ():
-        if not isinstance(name, str):
-            raise OptionError(f"{option}: expected names, such as 'signal' or 'obs/image', found {name!r}")
-    return names
 
 
 def as_group(group: str) -> str:

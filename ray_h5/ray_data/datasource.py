@@ -18,7 +18,7 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import near_names
+from ray_h5.hdf5.rows import as_names, near_names
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
@@ -30,7 +30,7 @@ from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_column
 from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_names, as_shuffle, as_tail
+from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.internals import with_datasources
@@ -116,7 +116,8 @@ class H5Datasource(Datasource):
         folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
         lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        self._index = build_index(files, as_names(columns), lookup, partial(cast_column, dtypes))
+        names = None if columns is None else as_names(columns)
+        self._index = build_index(files, names, lookup, partial(cast_column, dtypes))
         self._delivered = self._index.delivered(dtypes)
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)

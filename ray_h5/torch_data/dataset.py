@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.errors import OptionError, PredicateError
+from ray_h5.hdf5.rows import as_names
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
@@ -104,14 +105,12 @@ class H5Dataset(BatchedDataset):
         cache_bytes: int | None = None,
         kept_bytes: int | None = None,
     ) -> None:
-        if isinstance(columns, str):
-            raise OptionError(f"columns={columns!r}: expected a list of names, found one; write columns=[{columns!r}]")
         folder = None if index_dir is None else check_index_dir(index_dir)
         scope = Scope.of(group, allow_external)
         self.transform = transform
         self._files = expand_paths(paths, file_extensions, ignore_missing_paths)
         self._lookup = Lookup(scope, folder)
-        self._choice = None if columns is None else list(columns), predicate, dict(dtypes or {})
+        self._choice = None if columns is None else as_names(columns), predicate, dict(dtypes or {})
         self._bounds = cache_size, cache_bytes, kept_bytes
         self._build_index()
         self._closed = False

@@ -241,7 +241,7 @@ def test_groups_and_columns(signals):
         ray_h5.read_h5(signals, group="nothing")
     with pytest.raises(OptionError, match="group=None: expected the name of a group"):
         ray_h5.read_h5(signals, group=None)
-    with pytest.raises(OptionError, match=r"columns: expected names, .* found 3"):
+    with pytest.raises(OptionError, match=r"columns: expected a list of names, .* found 3"):
         ray_h5.read_h5(signals, columns=["label", 3])
     with pytest.raises(OptionError, match=r"write predicate_columns=\['label'\]"):
         ray_h5.build_index(signals, predicate_columns="label")
