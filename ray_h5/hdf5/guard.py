@@ -36,7 +36,7 @@ class _Chunk(NamedTuple):
     unclear: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ChunkGuard:
     """Refuses chunks that libhdf5 (2.0) would take for whole although they are not.
 
@@ -62,7 +62,10 @@ class ChunkGuard:
     source: ByteSource | None
     index: ChunkIndex | None
     remembers: bool = False
-    _whole: list[np.ndarray] = field(default_factory=list)
+    _looked_at: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looked_at = np.zeros(len(self.index.numbers) if self.index is not None and self.remembers else 0, bool)
 
     def check(self, request: Request, worker: Worker, library: Library) -> None:
         """Raise `CorruptChunkError` unless each chunk that holds one of its rows is of its proper size.
@@ -81,13 +84,11 @@ class ChunkGuard:
             return
         at = self.index.find(numbers)
         if self.remembers:
-            if not self._whole:
-                self._whole.append(np.zeros(len(self.index.numbers), bool))
-            at = at[~self._whole[0][at]]
+            at = at[~self._looked_at[at]]
         if len(at):
             self._check_each(self._listed(at, self.index), opened(), worker)
         if self.remembers:
-            self._whole[0][at] = True
+            self._looked_at[at] = True
 
     def _listed(self, at: np.ndarray, index: ChunkIndex) -> Iterator[_Chunk]:
         grid = ChunkGrid.of(self.layout)
