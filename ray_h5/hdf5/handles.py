@@ -20,6 +20,7 @@ from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import ExternalPolicy, identity_now
+from ray_h5.hdf5.groups import Sources
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
@@ -59,6 +60,7 @@ class OpenFile:
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
+        self._sought: Sources = {}
         self._readers: dict[str, DirectColumn | H5pyColumn] = {}
         self.index_bytes = 0
 
@@ -84,6 +86,7 @@ class OpenFile:
             if self._refused is None:
                 with self.library() as library:
                     listed, refused = describe(library.tree)
+                    self._sought = library.tree.sought
                 self._listed = tuple(listed)
                 self._columns.update(listed)
                 self._refused = {name: _fresh(error) for name, error in refused.items()}
@@ -134,7 +137,7 @@ class OpenFile:
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
         with self._lock:
-            sources = self._sources(self._columns)
+            sources = [*self._sources(self._columns), *self._sought.items()]
         try:
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:

@@ -66,10 +66,16 @@ class H5Tree:
         The open file; it belongs to the tree from now on.
     access : Access
         How it is looked at.
+
+    Attributes
+    ----------
+    sought : dict of str to FileIdentity or None
+        The files that lead to columns which cannot be read, or would if they were there.
     """
 
     file: h5py.File
     access: Access
+    sought: Sources = field(default_factory=dict)
     _linked_files: dict[str, tuple[h5py.File, FileIdentity]] = field(default_factory=dict)
     _sources: Sources = field(default_factory=dict)
     _entered: tuple[h5py.Group, Sources] | None = None
@@ -97,7 +103,10 @@ class H5Tree:
         """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
         with translated(self.path, "listing its columns"):
             for name, found in self._walk(self._enter()):
-                yield name, _advised(name, found if isinstance(found, RayH5Error) else self._described(name, found))
+                described = found if isinstance(found, RayH5Error) else self._described(name, found)
+                if isinstance(described, RayH5Error):
+                    self.sought.update(self._sources)
+                yield name, _advised(name, described)
 
     def _described(self, name: str, dataset: h5py.Dataset) -> ColumnLayout | RayH5Error:
         try:

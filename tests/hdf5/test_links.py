@@ -24,7 +24,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5 import parser
+from ray_h5.hdf5 import handles, parser
 from ray_h5.hdf5.external import as_roots
 from ray_h5.hdf5.reader import RowReader
 
@@ -472,6 +472,26 @@ def test_sources_that_are_missing(tmp_path, what):
     assert target in str(caught.value)
     assert list(reader.columns) == ["ok"]
     assert isinstance(reader.layout.refused["bad"], MissingSourceError)
+
+
+def test_what_was_missing_is_found_once_it_is_there(tmp_path):
+    raw = tmp_path / "raw.bin"
+
+    def fill(file):
+        file["linked"] = h5py.ExternalLink("b.h5", "/x")
+        file["nowhere"] = h5py.SoftLink("/gone")
+        file.create_dataset("raw", (5,), "i8", external=[(str(raw), 0, 40)])
+
+    path = file_with(tmp_path / "a.h5", fill)
+    raw.write_bytes(bytes(39))
+    assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok"}
+    held = handles.open_file(path, "/", RowReader(path, allow_external=[tmp_path])._policy)
+    assert held is handles.open_file(path, "/", RowReader(path, allow_external=[tmp_path])._policy), "nothing changed"
+    write(tmp_path / "b.h5", {"x": np.arange(5)})
+    assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok", "linked"}
+    raw.write_bytes(np.arange(5).tobytes())
+    assert RowReader(path, allow_external=[tmp_path]).read(["raw", "linked"])["raw"].tolist() == [0, 1, 2, 3, 4]
+    assert set(RowReader(path, allow_external=[tmp_path]).layout.refused) == {"nowhere"}
 
 
 def not_hdf5(path):
