@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +20,8 @@ from ray_h5.hdf5.gather import Request, request_of
 from ray_h5.hdf5.guard import ChunkGuard
 
 Opened: TypeAlias = Callable[[], h5py.Dataset]
-Needed: TypeAlias = Callable[[int], np.ndarray]
-"""Tells which rows are needed of a dataset of so many."""
+Needed: TypeAlias = Callable[[tuple[int, ...]], np.ndarray]
+"""Tells which rows are needed of a dataset of some shape."""
 
 GuardOf: TypeAlias = Callable[[h5py.Dataset], ChunkGuard]
 
@@ -97,6 +98,8 @@ class Mapping:
         The first and the last row that it selects here.
     is_whole : bool
         Whether it takes the whole of a source, whose size only the source tells.
+    row_values : int
+        How many values of a row it selects.
     """
 
     names: tuple[str, str]
@@ -104,18 +107,33 @@ class Mapping:
     source_rows: RowBlocks | None
     bounds: tuple[int, int]
     is_whole: bool
+    row_values: int
 
     @classmethod
-    def of(cls, found: h5py.h5p.VDSmap, num_rows: int) -> Mapping:
-        """Return what libhdf5 tells of a mapping of a virtual dataset of `num_rows`."""
-        rows, bounds = RowBlocks.of(found.vspace), (0, num_rows - 1)
-        if found.vspace.get_select_type() == h5py.h5s.SEL_ALL:
-            rows = RowBlocks(0, 1, 1, num_rows)
+    def all_of(cls, dataset: h5py.Dataset) -> Iterator[Mapping]:
+        """Yield what libhdf5 tells of the mappings of a virtual dataset, but for those of nothing."""
+        made = dataset.id.get_create_plist()
+        for number in range(made.get_virtual_count()):
+            here = made.get_virtual_vspace(number)
+            if here.get_select_type() != h5py.h5s.SEL_NONE:
+                names = made.get_virtual_filename(number), made.get_virtual_dsetname(number)
+                yield cls._of(names, here, made.get_virtual_srcspace(number), dataset.shape)
+
+    @classmethod
+    def _of(
+        cls, names: tuple[str, str], here: h5py.h5s.SpaceID, there: h5py.h5s.SpaceID, shape: tuple[int, ...]
+    ) -> Mapping:
+        rows, bounds, row_values = RowBlocks.of(here), (0, shape[0] - 1), math.prod(shape[1:])
+        if here.get_select_type() == h5py.h5s.SEL_ALL:
+            rows = RowBlocks(0, 1, 1, shape[0])
         elif rows is None:
-            low, high = found.vspace.get_select_bounds()
+            low, high = here.get_select_bounds()
             bounds = int(low[0]), int(high[0])
-        is_whole = found.src_space.get_select_type() == h5py.h5s.SEL_ALL
-        return cls((found.file_name, found.dset_name), rows, RowBlocks.of(found.src_space), bounds, is_whole)
+        else:
+            _, _, counts, blocks = here.get_regular_hyperslab()
+            row_values = math.prod(int(count) * int(block) for count, block in zip(counts[1:], blocks[1:], strict=True))
+        is_whole = there.get_select_type() == h5py.h5s.SEL_ALL
+        return cls(names, rows, RowBlocks.of(there), bounds, is_whole, row_values)
 
     @property
     def is_numbered(self) -> bool:
@@ -137,11 +155,13 @@ class Mapping:
         low, high = self.bounds
         return bool(np.any((rows >= low) & (rows <= high)))
 
-    def _there(self, taken: RowBlocks | None, rows: np.ndarray, num_rows: int) -> np.ndarray:
-        """Return the rows of a source of `num_rows` that stand for `rows`; all, where that is not row by row."""
-        source = RowBlocks(0, 1, 1, num_rows) if self.is_whole else self.source_rows
-        if taken is None or source is None or source.rows != taken.rows:
-            return np.arange(num_rows)
+    def _there(self, taken: RowBlocks | None, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the rows of a source of some shape that stand for `rows`; all, where that is not row by row."""
+        source = RowBlocks(0, 1, 1, shape[0]) if self.is_whole else self.source_rows
+        # A source may have another shape by now. libhdf5 then goes through the whole of it value by value.
+        alike = math.prod(shape[1:]) == self.row_values or not self.is_whole
+        if taken is None or source is None or source.rows != taken.rows or not alike:
+            return np.arange(shape[0])
         return taken.moved_to(source, rows)
 
 
@@ -160,7 +180,7 @@ class OriginGuard:
     def __init__(self, guard_of: GuardOf) -> None:
         self._guard_of = guard_of
         self._looked = False
-        self._num_rows = 0
+        self._shape: tuple[int, ...] = ()
         self._chunks: ChunkGuard | None = None
         self._mappings: list[Mapping] = []
         self._sources: dict[tuple[Mapping, int], OriginGuard] = {}
@@ -176,8 +196,8 @@ class OriginGuard:
             self._look(opened())
         if self._chunks is None and not self._mappings:
             return
-        rows = needed(self._num_rows)
-        rows = rows[rows < self._num_rows]  # what lies behind the end of a source is filled in
+        rows = needed(self._shape)
+        rows = rows[rows < self._shape[0]]  # what lies behind the end of a source is filled in
         if not len(rows):
             return
         if self._chunks is not None:
@@ -197,9 +217,9 @@ class OriginGuard:
                 return  # libhdf5 stops counting there
 
     def _look(self, dataset: h5py.Dataset) -> None:
-        self._num_rows = dataset.shape[0] if dataset.shape else 0
+        self._shape = dataset.shape
         if dataset.is_virtual:
-            self._mappings = [Mapping.of(each, self._num_rows) for each in dataset.virtual_sources()]
+            self._mappings = list(Mapping.all_of(dataset))
         elif dataset.chunks is not None:
             self._chunks = self._guard_of(dataset)
         self._looked = True

@@ -263,8 +263,9 @@ class H5Tree:
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
         if dataset.is_virtual:
-            for each in dataset.virtual_sources():
-                names = numbered_names(each.file_name, each.dset_name)
+            made = dataset.id.get_create_plist()
+            for each in range(made.get_virtual_count()):
+                names = numbered_names(made.get_virtual_filename(each), made.get_virtual_dsetname(each))
                 for number, (file_name, name) in enumerate(names):
                     try:
                         source = self._virtual_source(dataset, file_name, name, f"virtual dataset of {where}", hops)
@@ -272,6 +273,7 @@ class H5Tree:
                         if number == 0:
                             raise
                         break
+                    self._check_axes(made, each, source, f"virtual dataset of {where}")
                     self._trace(source, f"virtual dataset of {where}", hops + 1)
         left = (dataset.size or 0) * dataset.id.get_type().get_size()
         for file_name, offset, size in dataset.external or ():
@@ -285,6 +287,17 @@ class H5Tree:
                     f"{self.path}: {what} is in {path}, {needed} bytes from byte {offset} on: expected "
                     f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
                 )
+
+    def _check_axes(self, made: h5py.h5p.PropDCID, mapping: int, source: h5py.Dataset, where: str) -> None:
+        """Raise if a mapping selects from another number of axes than its source has: libhdf5 (2.0) may crash then."""
+        if made.get_virtual_vspace(mapping).get_select_type() == h5py.h5s.SEL_NONE:
+            return
+        there = made.get_virtual_srcspace(mapping)
+        if there.get_select_type() == h5py.h5s.SEL_HYPERSLABS and len(there.shape) != source.ndim:
+            raise CorruptFileError(
+                f"{self.path}: {where} selects from {source.name!r} of {source.file.filename} as if it had "
+                f"{len(there.shape)} axes, found {source.ndim}. Write the virtual dataset again for its source."
+            )
 
     def _virtual_source(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> h5py.Dataset:
         if hops >= _MAX_LINK_HOPS:

@@ -189,7 +189,7 @@ def _values(wanted: Any) -> list[Any] | None:
     if isinstance(wanted, (set, frozenset)):
         wanted = sorted(wanted, key=repr)
     if isinstance(wanted, np.ndarray) and wanted.ndim == 1:
-        wanted = wanted.tolist()
+        wanted = list(wanted) if wanted.dtype.kind in "mM" else wanted.tolist()
     if isinstance(wanted, (pa.Array, pa.ChunkedArray)):
         wanted = wanted.to_pylist()
     return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
@@ -205,7 +205,9 @@ def _check_scalar(where: str, value: Any, expected: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    plain = value.item() if isinstance(value, np.generic) else value
+    # Of nanoseconds, which Python's times do not have, numpy makes bare integers.
+    return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain
 
 
 _PREFIX = "ray_h5:"

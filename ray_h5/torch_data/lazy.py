@@ -96,9 +96,9 @@ class H5LazyDataset(BatchedDataset):
         self._kept: tuple[int, KeptRows | None] | None = None
         self._live = False
         self._closed = False
-        with open_reader(self.path, swmr)[0] as reader:
-            layouts = find_pair(reader, x_key, y_key)
-        self._length = layouts[0].num_rows
+        reader, live = open_reader(self.path, swmr)
+        with reader:
+            layouts, self._length = find_pair(reader, x_key, y_key, live=live)
         self._columns = [
             (layout.name, layout.row_shape, read_dtype(layout, dtype))
             for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
@@ -151,11 +151,13 @@ class H5LazyDataset(BatchedDataset):
     def _read_into(self, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:
         assert self._reader is not None
         names = [name for name, _, _ in self._columns]
-        # A target that is the input, maybe of another dtype, is a column of the same name.
-        at_once = {names[i]: out[i] for i in reversed(range(len(names)))}
+        # A target that is the input, maybe of another dtype, is a column of the same name. A live writer adds to one
+        # column before the other: they are not read as columns of one length.
+        first = 1 if self._live else len(names)
+        at_once = {names[i]: out[i] for i in reversed(range(first))}
         self._reader.read_into(at_once, rows, places)
         for i, name in enumerate(names):
-            if at_once[name] is not out[i]:
+            if at_once.get(name) is not out[i]:
                 self._reader.read_into({name: out[i]}, rows, places)
 
     def _kept_rows(self) -> KeptRows | None:
@@ -220,8 +222,10 @@ def open_reader(path: str, swmr: bool, threads: int = 1) -> tuple[RowReader, boo
         return RowReader(path, threads=threads, swmr=True), True
 
 
-def find_pair(reader: RowReader, x_key: str, y_key: str | None) -> list[ColumnLayout]:
-    """Return the layouts of inputs and targets.
+def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
+    """Return the layouts of inputs and targets, and how many pairs there are.
+
+    A live writer adds to one of them before the other: the pairs are those that are whole.
 
     Raises
     ------
@@ -231,12 +235,12 @@ def find_pair(reader: RowReader, x_key: str, y_key: str | None) -> list[ColumnLa
         If they are not of the same length.
     """
     found = [reader.column(key) for key in (x_key, y_key) if key is not None]
-    if len({layout.num_rows for layout in found}) > 1:
+    if not live and len({layout.num_rows for layout in found}) > 1:
         raise SchemaMismatchError(
             f"{reader.path}: expected a target for each input, found {found[0].num_rows} rows in {x_key!r} and "
             f"{found[1].num_rows} in {y_key!r}"
         )
-    return found
+    return found, min(layout.num_rows for layout in found)
 
 
 def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:

@@ -189,9 +189,9 @@ class RankMemCachedH5Dataset(BatchedDataset):
         return Pair(done) if len(done) == 2 else done[0]
 
     def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
-        with open_reader(self.path, swmr, threads=usable_cpus())[0] as reader:
-            layouts = find_pair(reader, self.x_key, self.y_key)
-            self._total = layouts[0].num_rows
+        reader, live = open_reader(self.path, swmr, threads=usable_cpus())
+        with reader:
+            layouts, self._total = find_pair(reader, self.x_key, self.y_key, live=live)
             rows = self._rows(self._total)
             tensors = [
                 memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ class Walk:
     def __init__(self, what: Mapping[str, Any], split: Sequence[int] = (1, 1)) -> None:
         self._what = dict(what)
         self._split = list(split)
-        self._resume: tuple[int, int] | None = None
+        self._resume: tuple[int, int, int] | None = None  # done, within, rows of a step of those who did them
         self.epoch = 0
         self.done = 0
         self.within = 0  # samples of this rank, of the stretch that begins at `done`
@@ -32,15 +33,18 @@ class Walk:
 
     def begin(self, rows: int, length: Callable[[int], int] = int) -> int:
         """Return how much is done already of an epoch of `rows`; `length` tells what there is to yield of the rest."""
-        (self.done, self.within), self._resume = self._resume or (0, 0), None
-        # Ranks that repeat a few rows, for all to have as many, have done more than there are.
-        if self.done >= rows or not length(rows - self.done):
+        (self.done, self.within, least), self._resume = self._resume or (0, 0, 0), None
+        # Ranks that repeat a few rows, for all to have as many, have done more than there are; with drop_last some are
+        # left at the end. If those who did them had left no less than a step of theirs, it was not the end: what is
+        # too little for a step now is dropped then.
+        left = rows - self.done
+        if left <= 0 or (not length(left) and (not self.done or left < least)):
             # A state that was taken at the end of an epoch goes on with a whole one.
             self.done = self.within = 0
         return self.done
 
     def state_dict(self) -> State:
-        done, within = self._resume or (self.done, self.within)
+        done, within = self._resume[:2] if self._resume else (self.done, self.within)
         return {**self._what, "epoch": self.epoch, "done": done, "within": within, "split": self._split}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -58,4 +62,4 @@ class Walk:
                 f"{ranks} ranks; expected that stretch and world_size, found {self._split}"
             )
         self.set_epoch(state["epoch"])
-        self._resume = state["done"], state["within"]
+        self._resume = state["done"], state["within"], math.prod(state.get("split") or (1,))

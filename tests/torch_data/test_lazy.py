@@ -15,7 +15,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.torch_data import H5LazyDataset, h5_worker_init_fn
+from ray_h5.torch_data import H5LazyDataset, RankMemCachedH5Dataset, h5_worker_init_fn
 
 
 def test_pairs_are_tensors_with_the_dtypes_of_the_file(pairs):
@@ -131,6 +131,7 @@ WRITER = """
 import sys, h5py, numpy as np
 with h5py.File(sys.argv[1], "w", libver="latest") as writer:
     data = writer.create_dataset("x", data=np.arange(8.0), maxshape=(None,), chunks=(4,))
+    writer.create_dataset("y", data=np.arange(8), maxshape=(None,), chunks=(4,))
     writer.swmr_mode = True
     data.flush()
     print("there", flush=True)
@@ -143,16 +144,30 @@ with h5py.File(sys.argv[1], "w", libver="latest") as writer:
 """
 
 
+@pytest.fixture
+def one_process(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_live_writer_in_swmr_mode(tmp_path):
     path = str(tmp_path / "live.h5")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", WRITER, path], **pipes) as writer:
         assert writer.stdout.readline() == "there\n"
-        dataset = H5LazyDataset(path, "x")
+        dataset, paired = H5LazyDataset(path, "x"), H5LazyDataset(path, "x", "y")
         assert dataset[5] == 5
         writer.stdin.write("\n")
         writer.stdin.flush()
         assert writer.stdout.readline() == "more\n"
+        # By now there are more inputs than targets.
+        for pairs in (paired, H5LazyDataset(path, "x", "y"), RankMemCachedH5Dataset(path, "x", "y", log_fn=str)):
+            assert len(pairs) == 8
+            assert [tuple(map(float, pairs[i])) for i in (0, 7)] == [(0, 0), (7, 7)]
+            x, y = next(iter(DataLoader(pairs, batch_size=8, num_workers=1)))
+            assert x.tolist() == y.tolist() == list(range(8))
         assert len(dataset) == 8
         assert next(iter(DataLoader(dataset, batch_size=8))).tolist() == list(range(8))
         assert len(H5LazyDataset(path, "x")) == 12

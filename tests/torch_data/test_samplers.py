@@ -324,3 +324,18 @@ def test_a_look_ahead_in_the_middle_of_an_epoch_loses_nothing(sampler):
         assert head + list(running) == whole
         sampler.load_state_dict(state)
         assert list(sampler) == (whole[done + 1 :] or whole)
+
+
+def test_a_rest_that_is_too_little_for_a_step_of_other_ranks_is_dropped():
+    alone = OrderBatchSampler(range(25), 1, drop_last=True)
+    alone.set_epoch(2)
+    done = list(itertools.islice(alone, 5))
+    state = alone.state_dict()
+    several = [OrderBatchSampler(range(25), 7, drop_last=True, rank=rank, world_size=3) for rank in range(3)]
+    for sampler in several:
+        sampler.load_state_dict(state)
+        assert list(sampler) == [], "20 rows are left, and a step takes 21; those that are done do not come again"
+        sampler.set_epoch(3)
+        assert len(list(sampler)) == 1
+    alone.load_state_dict(state)
+    assert sorted(flat(done) + flat(alone)) == list(range(25))
