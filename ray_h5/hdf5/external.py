@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.opening import translated
+from ray_h5.hdf5.opening import absolute_path, translated
 
 PathLike = str | os.PathLike[str]
 
@@ -35,7 +35,7 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
     if "" in roots:
         raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
-    return tuple(map(os.path.abspath, roots))
+    return tuple(map(absolute_path, roots))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 import h5py
 
@@ -38,6 +39,18 @@ _NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 _ERRNO = re.compile(r"errno = (\d+)")
+
+
+def absolute_path(path: str) -> str:
+    """Return a path that leads to the same place from any current folder.
+
+    A ``..`` is taken out by its letters where that leads there, and not behind a symbolic link, where it may not.
+    """
+    plain = os.path.abspath(path)
+    if os.pardir not in Path(path).parts or os.path.realpath(path) == os.path.realpath(plain):
+        return plain
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name) if name != os.pardir else os.path.realpath(path)
 
 
 def open_h5(path: str, swmr: bool = False) -> h5py.File:

@@ -19,7 +19,7 @@ from ray_h5.hdf5.gather import Request, request_of
 from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.notes import ColumnNotes
-from ray_h5.hdf5.opening import is_transient
+from ray_h5.hdf5.opening import absolute_path, is_transient
 from ray_h5.hdf5.rows import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, near_names
 from ray_h5.options import as_integer
 
@@ -91,7 +91,7 @@ class RowReader:
                 f"group={group!r}: expected the name of one group; columns of several are read from the group above "
                 "them, by names such as 'a/x' and 'b/x'"
             )
-        self.path = os.path.abspath(os.fsdecode(path))
+        self.path = absolute_path(os.fsdecode(path))
         self.group = group
         self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.hdf5.opening import absolute_path
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def expand_paths(
             continue
         taken = [file for file in files if file.chosen or _has_extension(file.path, file_extensions)]
         passed_over += len(files) - len(taken)
-        found.update(os.path.abspath(path) for path in _each_once(taken))
+        found.update(absolute_path(path) for path in _each_once(taken))
     if missing and not ignore_missing_paths:
         raise NotFoundError(_list_missing(missing))
     if not found:

@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.schema import has_long_double
 from ray_h5.torch_data.batched import BatchedDataset, Many
@@ -85,7 +86,7 @@ class H5LazyDataset(BatchedDataset):
         swmr: bool = True,
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = absolute_path(os.fspath(path))
         self.x_key = x_key
         self.y_key = y_key
         self.transform = transform

@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.opening import absolute_path
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.kept import take_rows
 from ray_h5.torch_data.lazy import (
@@ -115,7 +116,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.rank, self.world_size = _distributed()
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = absolute_path(os.fspath(path))
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
         self.transform, self.target_transform = transform, target_transform
         self._tensors = self._preload((dtype_x, dtype_y), swmr, _memory(pin_host_memory, share_memory, log_fn))

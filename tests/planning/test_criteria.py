@@ -20,6 +20,9 @@ COLUMNS = {
     "h": np.array([0, 1, np.nan, 2], "f2"),
     "b": np.array([True, False, True, False]),
     "s": ["a", "b", "", "ä"],
+    "z": np.array([0.0, -0.0, 1, -1]),
+    "t": np.datetime64("2020-01-01", "ns") + np.arange(4),
+    "d": np.arange(4).astype("m8[ns]"),
 }
 TABLE = pa.table(COLUMNS)
 
@@ -53,6 +56,16 @@ SCALARS = [
     ({"f": []}, []),
     ({"b": []}, []),
     ({"f": -0.5}, [3]),
+    ({"z": False}, [0, 1]),
+    ({"z": [False]}, [0, 1]),
+    ({"z": [True, False]}, [0, 1, 2]),
+    ({"t": COLUMNS["t"][1]}, [1]),
+    ({"t": COLUMNS["t"][1:3]}, [1, 2]),
+    ({"t": [COLUMNS["t"][1]]}, [1]),
+    ({"t": np.datetime64("2020-01-01")}, [0]),
+    ({"t": between(COLUMNS["t"][1], None)}, [1, 2, 3]),
+    ({"d": COLUMNS["d"][2]}, [2]),
+    ({"d": between(None, COLUMNS["d"][1])}, [0, 1]),
     ({"f": float("nan")}, []),
     ({"f": [1, 2]}, [1]),
     ({"h": 1}, [1]),

@@ -2,11 +2,14 @@ import os
 import pathlib
 
 import fsspec
+import h5py
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.hdf5.external import as_roots
+from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.paths import expand_paths, is_local_only, natural_key
 
 
@@ -295,3 +298,19 @@ def test_a_folder_that_cannot_be_listed_is_an_error(closed):
 def test_a_folder_below_that_cannot_be_listed_is_not_left_out_silently(folder, closed, caplog, pattern):
     assert names(expand_paths(f"{folder}{pattern}", None), folder)[-1].startswith(("f10.h5", "notes.txt"))
     assert f"{closed}: this folder cannot be listed, and is left out: Permission denied" in caplog.text
+
+
+def test_a_way_up_behind_a_link_leads_to_where_the_system_says(tmp_path, monkeypatch):
+    for folder, value in (("data", 1), ("here", 2)):
+        (tmp_path / folder).mkdir()
+        with h5py.File(tmp_path / folder / "m.h5", "w") as file:
+            file["x"] = [value]
+    (tmp_path / "data" / "run").mkdir()
+    (tmp_path / "here" / "run").symlink_to(tmp_path / "data" / "run")
+    monkeypatch.chdir(tmp_path)
+    behind = "here/run/../m.h5"
+    assert expand_paths([behind]) == [str(tmp_path / "data" / "m.h5")]
+    assert RowReader(behind).read(["x"])["x"].tolist() == [1]
+    assert as_roots("here/run/..") == (str(tmp_path / "data"),)
+    assert expand_paths(["data/run/../m.h5"]) == [str(tmp_path / "data" / "m.h5")]
+    assert RowReader("data/run/../../here/m.h5").path == str(tmp_path / "here" / "m.h5")
