@@ -131,7 +131,9 @@ class Mapping:
             bounds = int(low[0]), int(high[0])
         else:
             _, _, counts, blocks = here.get_regular_hyperslab()
-            row_values = math.prod(int(count) * int(block) for count, block in zip(counts[1:], blocks[1:], strict=True))
+            # Of counted sources each has one block of a row.
+            times = [1 if count == h5py.h5s.UNLIMITED else int(count) for count in counts[1:]]
+            row_values = math.prod(times) * math.prod(map(int, blocks[1:]))
         is_whole = there.get_select_type() == h5py.h5s.SEL_ALL
         return cls(names, rows, RowBlocks.of(there), bounds, is_whole, row_values)
 

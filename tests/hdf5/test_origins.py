@@ -183,6 +183,44 @@ def test_mappings_of_nothing(tmp_path):
     assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [0, 1, 2]
 
 
+def test_rows_that_no_blocks_describe_need_the_whole_source(tmp_path):
+    data = stored(tmp_path / "s.h5", {"compression": "gzip"}, zlib.compress(bytes(8)))
+    layout = h5py.VirtualLayout((20, ROW), "i8")
+    layout[[1, 4, 5, 9]] = h5py.VirtualSource("s.h5", "d", data.shape)[[0, 2, 3, 11]]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=-1)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    assert (reader.read(["x"], [0, 10, 19])["x"] == -1).all()
+    with pytest.raises(CorruptChunkError, match="chunk 2"):
+        reader.read(["x"], [1])
+    (tmp_path / "s.h5").unlink()
+    stored(tmp_path / "s.h5", {"compression": "gzip"})
+    found = RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"]
+    assert_same(found, by_h5py(tmp_path / "a.h5", "x"))
+    assert_same(found[[1, 4, 5, 9]], data[[0, 2, 3, 11]])
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 2])
+def test_counted_sources_that_lie_side_by_side(tmp_path, damaged):
+    """Each row has a part of each of three sources; a fourth is not there."""
+    bad = zlib.compress(bytes(8))
+    data = [stored(tmp_path / f"s{i}.h5", {"compression": "gzip"}, bad if i == damaged else None) for i in range(3)]
+    source, unlimited = h5py.h5s.create_simple((ROWS, ROW)), h5py.h5s.UNLIMITED
+    space = h5py.h5s.create_simple((ROWS, ROW), (ROWS, unlimited))
+    space.select_hyperslab((0, 0), (1, unlimited), (ROWS, ROW), (ROWS, ROW))
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_virtual(space, b"s%b.h5", b"d", source)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, space, dcpl=plist)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    assert_same(reader.read(["x"], [0, 7])["x"], np.concatenate(data, axis=1)[[0, 7]])
+    if damaged is None:
+        assert_same(reader.read(["x"])["x"], np.concatenate(data, axis=1))
+    else:
+        with pytest.raises(CorruptChunkError, match=rf"s{damaged}\.h5: column 'd', chunk 2"):
+            reader.read(["x"], [4])
+
+
 SHAPES = [(4,), (4, 2), (2, 2), (2, 4), (8,), (6,), (3,), (4, 3), (5, 2), (2, 4, 1), (4, 1), (8, 1)]
 
 
