@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ PathLike = str | os.PathLike[str]
 
 # libhdf5 looks there first, whatever the file says.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
-_MAX_NUMBERED = 1 << 20
 
 
 def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
@@ -84,6 +83,28 @@ class ExternalPolicy:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a file is looked at.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    group : str
+        The group that column names are relative to.
+    policy : ExternalPolicy
+        Where links, virtual datasets and external storage may lead.
+    swmr : bool
+        Whether it, and the files that links lead to, may be open in a writer in SWMR mode.
+    """
+
+    path: str
+    group: str
+    policy: ExternalPolicy
+    swmr: bool = False
+
+
 def places_of(name: str, source: str) -> list[str]:
     """Return where libhdf5 looks for a file that another one, `source`, refers to by `name`, in its order.
 
@@ -105,27 +126,3 @@ def identity_now(path: str) -> FileIdentity | None:
             return FileIdentity.of(os.stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
-
-
-def numbered_names(file_name: str, dataset_name: str) -> Iterator[tuple[str, str]]:
-    """Yield the sources that a mapping of a virtual dataset may stand for.
-
-    ``%b`` stands for the number of a block: libhdf5 counts up until there is no such source
-    (H5Pset_virtual). ``%%`` stands for a percent sign, and names without a ``%`` for themselves.
-    """
-    for number in range(_MAX_NUMBERED if is_numbered(file_name, dataset_name) else 1):
-        yield nth_names(file_name, dataset_name, number)
-
-
-def is_numbered(file_name: str, dataset_name: str) -> bool:
-    """Tell whether a mapping stands for sources that are counted."""
-    return "%b" in (file_name + dataset_name).replace("%%", "")
-
-
-def nth_names(file_name: str, dataset_name: str, number: int) -> tuple[str, str]:
-    """Return the names of the source of one number."""
-    return _numbered(file_name, number), _numbered(dataset_name, number)
-
-
-def _numbered(name: str, number: int) -> str:
-    return "%".join(part.replace("%b", str(number)) for part in name.split("%%"))

@@ -19,7 +19,7 @@ from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
-from ray_h5.hdf5.external import ExternalPolicy, identity_now
+from ray_h5.hdf5.external import Access, ExternalPolicy, identity_now
 from ray_h5.hdf5.groups import Sources
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.headers import describe_column
@@ -27,7 +27,7 @@ from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.notes import ColumnNotes, notes_of
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
 from ray_h5.hdf5.origins import OriginGuard
-from ray_h5.hdf5.parser import Access, H5Tree, describe
+from ray_h5.hdf5.parser import H5Tree, describe
 from ray_h5.hdf5.source import LocalFile
 
 MAX_OPEN_FILES = 64

@@ -21,39 +21,20 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.external import ExternalPolicy, identity_now, numbered_names, places_of
+from ray_h5.hdf5.external import Access, identity_now, places_of
 from ray_h5.hdf5.groups import Descent, Level, Sources
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
+from ray_h5.hdf5.mappings import Mapping
 from ray_h5.hdf5.opening import open_h5, translated
 from ray_h5.hdf5.rows import few, near_names
 
 _MAX_LINK_HOPS = 32
 
+_MAX_NUMBERED = 1 << 20
+
 _MAX_NAMES = 1 << 18
 """A few dozen links can give more paths to a dataset, or to a group without any, than there is time for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a file is looked at.
-
-    Attributes
-    ----------
-    path : str
-        The file.
-    group : str
-        The group that column names are relative to.
-    policy : ExternalPolicy
-        Where links, virtual datasets and external storage may lead.
-    swmr : bool
-        Whether it, and the files that links lead to, may be open in a writer in SWMR mode.
-    """
-
-    path: str
-    group: str
-    policy: ExternalPolicy
-    swmr: bool = False
 
 
 @dataclass
@@ -263,18 +244,8 @@ class H5Tree:
     def _trace(self, dataset: h5py.Dataset, where: str, hops: int) -> None:
         """Look at each file that the values of a dataset come from, however many steps away."""
         if dataset.is_virtual:
-            made = dataset.id.get_create_plist()
-            for each in range(made.get_virtual_count()):
-                names = numbered_names(made.get_virtual_filename(each), made.get_virtual_dsetname(each))
-                for number, (file_name, name) in enumerate(names):
-                    try:
-                        source = self._virtual_source(dataset, file_name, name, f"virtual dataset of {where}", hops)
-                    except MissingSourceError:
-                        if number == 0:
-                            raise
-                        break
-                    self._check_axes(made, each, source, f"virtual dataset of {where}")
-                    self._trace(source, f"virtual dataset of {where}", hops + 1)
+            for mapping in Mapping.all_of(dataset):
+                self._trace_mapping(dataset, mapping, f"virtual dataset of {where}", hops)
         left = (dataset.size or 0) * dataset.id.get_type().get_size()
         for file_name, offset, size in dataset.external or ():
             what, path = f"external storage of {where}", os.fsdecode(file_name)
@@ -288,21 +259,23 @@ class H5Tree:
                     f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
                 )
 
-    def _check_axes(self, made: h5py.h5p.PropDCID, mapping: int, source: h5py.Dataset, where: str) -> None:
-        """Raise if a mapping selects from another number of axes than its source has: libhdf5 (2.0) may crash then."""
-        if made.get_virtual_vspace(mapping).get_select_type() == h5py.h5s.SEL_NONE:
-            return
-        there = made.get_virtual_srcspace(mapping)
-        if there.get_select_type() == h5py.h5s.SEL_HYPERSLABS and len(there.shape) != source.ndim:
-            raise CorruptFileError(
-                f"{self.path}: {where} selects from {source.name!r} of {source.file.filename} as if it had "
-                f"{len(there.shape)} axes, found {source.ndim}. Write the virtual dataset again for its source."
-            )
-
-    def _virtual_source(self, dataset: h5py.Dataset, file_name: str, name: str, where: str, hops: int) -> h5py.Dataset:
+    def _trace_mapping(self, dataset: h5py.Dataset, mapping: Mapping, where: str, hops: int) -> None:
         if hops >= _MAX_LINK_HOPS:
             raise MissingSourceError(f"{self.path}: {where} leads through more than {_MAX_LINK_HOPS} files: a loop")
-        return self.source(dataset, file_name, name, where, hops)
+        for number in range(_MAX_NUMBERED if mapping.is_numbered else 1):
+            try:
+                source = self.source(dataset, *mapping.numbered(number), where, hops)
+            except MissingSourceError:
+                if number == 0:
+                    raise
+                return
+            if mapping.source_ndim not in {None, source.ndim}:
+                # libhdf5 (2.0) may crash then.
+                raise CorruptFileError(
+                    f"{self.path}: {where} selects from {source.name!r} of {source.file.filename} as if it had "
+                    f"{mapping.source_ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
+                )
+            self._trace(source, where, hops + 1)
 
     def source(
         self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset", hops: int = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5.guard import ChunkGuard
-from ray_h5.hdf5.origins import RowBlocks
+from ray_h5.hdf5.mappings import Mapping, RowBlocks
 from ray_h5.hdf5.reader import RowReader
 
 ROWS, ROW = 12, 16
@@ -263,6 +263,32 @@ def read_by_h5py(path, row):
         return by_h5py(path, "x", slice(row, row + 1))
     except OSError:
         return None
+
+
+def test_only_the_mappings_of_the_rows_are_followed(tmp_path, monkeypatch):
+    layout = h5py.VirtualLayout((100 * ROWS, ROW), "i8")
+    data = [stored(tmp_path / f"s{i}.h5", {"compression": "gzip"}) for i in range(2)]
+    for i in range(100):
+        layout[i * ROWS : (i + 1) * ROWS] = h5py.VirtualSource(f"s{i % 2}.h5", "d", (ROWS, ROW))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    followed, plain = [], Mapping.followed
+    monkeypatch.setattr(Mapping, "followed", lambda self, rows: followed.append(self.bounds) or plain(self, rows))
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    assert_same(reader.read(["x"], [5, 3 * ROWS, 99 * ROWS + 1])["x"], np.stack([data[0][5], data[1][0], data[1][1]]))
+    assert followed == [(i * ROWS, (i + 1) * ROWS) for i in (0, 3, 99)]
+
+
+def test_a_virtual_source_of_one_value(tmp_path):
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file["d"] = 7
+    inner, outer = h5py.VirtualLayout((), "i8"), h5py.VirtualLayout((3,), "i8")
+    inner[()] = h5py.VirtualSource("s.h5", "d", ())
+    outer[1] = h5py.VirtualSource("v.h5", "d", ())
+    for name, layout, column in (("v.h5", inner, "d"), ("a.h5", outer, "x")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_virtual_dataset(column, layout, fillvalue=-1)
+    assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [-1, 7, -1]
 
 
 # What mappings select ------------------------------------------------------------------------

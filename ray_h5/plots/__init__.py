@@ -15,6 +15,7 @@ import numpy as np
 
 from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer
+from ray_h5.plots.spread import MOST_GROUPS, comparable, counts, distances, group_starts, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +28,6 @@ __all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
 
 _MOST_LINES = 4
 """Lines of one panel; with more, an array of two axes is an image."""
-
-_MOST_GROUPS = 64
-"""Files or labels that are told apart in an image of a spread; more are taken together."""
 
 _MOST_NAMES = 12
 """Names beside an image of a spread."""
@@ -154,7 +152,7 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     if _EXACT in orders:
         raise OptionError(f"orders: {_EXACT!r} is what they are compared with; expected another name")
     batch_size = as_integer("batch_size", batch_size)
-    named = _comparable({name: _as_array(order).ravel() for name, order in orders.items()})
+    named = comparable({name: _as_array(order).ravel() for name, order in orders.items()})
     if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
         found = {name: len(order) for name, order in named.items()}
         raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
@@ -167,16 +165,16 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     most = 1
     images, lines = [], []
     for place, (name, order) in enumerate(named.items()):
-        counts = _counts(np.searchsorted(values, order), len(values), batch_size)
+        by_batch = counts(np.searchsorted(values, order), len(values), batch_size)
         panel = figure.add_subplot(grid[0, place])
-        images.append(panel.imshow(_grouped(counts), aspect="auto", interpolation="nearest", vmin=0, origin="lower"))
-        most = max(most, int(_grouped(counts).max()))
+        images.append(panel.imshow(grouped(by_batch), aspect="auto", interpolation="nearest", vmin=0, origin="lower"))
+        most = max(most, int(grouped(by_batch).max()))
         panel.set_title(_wrapped(name, width / len(named) - 1), fontsize=10)
         panel.set_xlabel("batch")
-        panel.set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}s, in {_MOST_GROUPS} groups")
+        panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}s, in {MOST_GROUPS} groups")
         _name_values(panel, values)
-        label = _wrapped(f"{name}, mean\xa0{_distances(counts).mean():.2f}", width / min(3, len(named)) - 0.5)
-        lines.append(_line(curves, _distances(counts), label=label, linewidth=1.2))
+        label = _wrapped(f"{name}, mean\xa0{distances(by_batch).mean():.2f}", width / min(3, len(named)) - 0.5)
+        lines.append(_line(curves, distances(by_batch), label=label, linewidth=1.2))
         for axis in (panel.xaxis, curves.xaxis):
             axis.get_major_locator().set_params(integer=True)
     for image in images:
@@ -270,7 +268,7 @@ def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
     """Put names, which are no numbers, at the rows of an image of counts; a part of them where they are many."""
     if values.dtype.kind in "biuf":
         return
-    starts = _group_starts(len(values))
+    starts = group_starts(len(values))
     places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
     panel.set_yticks(list(places), [_short(np.asarray(values[starts[place]])) for place in places], fontsize=8)
 
@@ -323,33 +321,3 @@ def _as_picture(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 def _short(array: np.ndarray[Any, Any]) -> str:
     text = str(array.item()) if array.ndim == 0 else f"{array.dtype} {array.shape}"
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _comparable(orders: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return orders whose values can be sorted together: as words, unless all of them are numbers."""
-    if all(order.dtype.kind in "biuf" for order in orders.values()):
-        return dict(orders)
-    return {name: np.array([str(value) for value in order]) for name, order in orders.items()}
-
-
-def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:
-    """Count rows by batch and value, shape (batches, kinds)."""
-    batches = len(values) // batch_size
-    places = np.repeat(np.arange(batches), batch_size) * kinds + values[: batches * batch_size]
-    return np.bincount(places, minlength=batches * kinds).reshape(batches, kinds)
-
-
-def _grouped(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the counts as an image, (groups, batches)."""
-    return np.add.reduceat(counts, _group_starts(counts.shape[1]), axis=1).T
-
-
-def _group_starts(kinds: int) -> np.ndarray[Any, Any]:
-    """Return the first kind of each group."""
-    return np.unique(np.linspace(0, kinds, _MOST_GROUPS, endpoint=False).astype(int))
-
-
-def _distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    whole = counts.sum(axis=0) / counts.sum()
-    return np.abs(shares - whole).sum(axis=1) / 2
