@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import h5py
 import numpy as np
@@ -90,7 +90,7 @@ class ChunkIndex:
     numbers, offsets, sizes : numpy.ndarray
         int64: number in the grid, place in the file in bytes, stored size in bytes.
     masks : numpy.ndarray
-        uint32 filter masks.
+        uint32 filter masks. Of partial chunks that are left unfiltered, which no mask in the file says, all bits.
     """
 
     numbers: np.ndarray
@@ -160,7 +160,58 @@ def build_chunk_index(
     check.chunk_bytes(layout)
     if swmr:
         found = [chunk for chunk in found if all(map(operator.lt, chunk.chunk_offset, grid.shape))]
-    return check.index(found)
+    index = check.index(found)
+    unfiltered = unfiltered_chunks(dataset, layout, index.numbers, index.sizes, index.masks)
+    if not unfiltered.any():
+        return index
+    return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
+
+
+def unfiltered_chunks(
+    dataset: h5py.Dataset, layout: ColumnLayout, numbers: np.ndarray, sizes: np.ndarray, masks: np.ndarray
+) -> np.ndarray:
+    """Tell which chunks were left unfiltered because they are partial, whatever their masks say.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The open dataset.
+    layout : ColumnLayout
+        Its column.
+    numbers, sizes, masks : numpy.ndarray
+        Of the chunks, as in `ChunkIndex`.
+
+    Returns
+    -------
+    numpy.ndarray
+        bool, one a chunk.
+    """
+    may_be = (sizes == layout.chunk_bytes) & (masks == 0) & bool(layout.pipeline.steps)
+    if may_be.any():
+        may_be &= ChunkGrid.of(layout).sticks_out(numbers)
+    return may_be & (bool(may_be.any()) and _leaves_partial_chunks(dataset, layout.item_bytes))
+
+
+def _leaves_partial_chunks(dataset: h5py.Dataset, item_bytes: int) -> bool:
+    """Tell whether the partial chunks of a dataset are unfiltered (H5Pset_chunk_opts), which h5py does not say.
+
+    libhdf5 is asked to read such a chunk from a dataset in memory, made as that one is.
+    """
+    made, chunk_shape, dtype = dataset.id.get_create_plist(), dataset.chunks, np.dtype(f"V{item_bytes}")
+    longest = int(np.argmax(chunk_shape))
+    shape = tuple(length - (axis == longest) for axis, length in enumerate(chunk_shape))
+    made.remove_filter(h5py.h5z.FILTER_ALL)
+    made.set_deflate(1)
+    made.set_fill_value(np.zeros((), dtype))  # its own is of another type
+    with h5py.File.in_memory(libver="latest") as file:
+        space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED,) * len(shape))
+        alike = h5py.h5d.create(file.id, b"x", h5py.h5t.py_create(dtype), space, dcpl=made)
+        alike.write_direct_chunk((0,) * len(shape), bytes(math.prod(chunk_shape) * item_bytes))
+        try:
+            alike.read(h5py.h5s.ALL, h5py.h5s.ALL, np.empty(shape, dtype))
+        except OSError:
+            return False  # zeros are no deflate stream
+    return True
 
 
 def check_chunk_list(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: Callable[[], int]) -> None:

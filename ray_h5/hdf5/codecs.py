@@ -73,7 +73,7 @@ class ChunkDecoder:
     def __init__(self, pipeline: FilterPipeline, chunk_bytes: int) -> None:
         self._pipeline = pipeline
         self._chunk_bytes = chunk_bytes
-        self._all_skipped = (1 << len(pipeline.steps)) - 1
+        self._all_skipped = pipeline.all_skipped
         self._stages: dict[int, tuple[_Stage, ...]] = {}
 
     def stores_raw(self, masks: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.buffers import as_bytes
 from ray_h5.hdf5.chunks import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError
-from ray_h5.hdf5.columns import H5pyColumn, InTurn, Job, Library, Worker
+from ray_h5.hdf5.columns import InTurn, Job, Library, Worker
 from ray_h5.hdf5.gather import (
     LARGE_ROW_BYTES,
     Request,
@@ -25,7 +25,6 @@ from ray_h5.hdf5.gather import (
     solid_spans,
     unbroken,
 )
-from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.source import ByteSource
 
@@ -63,7 +62,7 @@ class DirectColumn:
         self._by_row = self._grid.chunk_shape[1:] == layout.row_shape
         self._decoder = ChunkDecoder(layout.pipeline, self._chunk_bytes)
 
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:  # noqa: ARG002  as H5pyColumn has it
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         `out` may have another dtype than the column: values are cast chunk by chunk.
@@ -80,7 +79,7 @@ class DirectColumn:
             offsets = self._raw_offsets(request.rows)
             if offsets is not None:
                 return self._extent_jobs(request, offsets, out)
-        return self._chunk_jobs(_Pieces.of(request, self._grid, self._index), out, library)
+        return self._chunk_jobs(_Pieces.of(request, self._grid, self._index), out)
 
     def _raw_offsets(self, rows: np.ndarray) -> np.ndarray | None:
         """Return where rows begin in the file, if all of them lie in chunks that are stored as they are.
@@ -118,11 +117,9 @@ class DirectColumn:
         flat = as_bytes(out)
         return [partial(self._read_solid, flat, offset, begin, size) for offset, begin, size in spans]
 
-    def _chunk_jobs(self, pieces: _Pieces, out: np.ndarray, library: Library) -> list[Job]:
-        raw = self._decoder.stores_raw(pieces.masks)
+    def _chunk_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
         missing = pieces.offsets == UNALLOCATED
-        by_row = raw & ~missing & self._by_row
-        unclear = ~raw & ~missing & self._may_be_unfiltered(pieces)
+        by_row = self._decoder.stores_raw(pieces.masks) & ~missing & self._by_row
         jobs: list[Job] = []
         if missing.any():
             jobs += [partial(self._fill, pieces.select(missing), out)]
@@ -132,22 +129,11 @@ class DirectColumn:
             rows = stored.rows_of()
             first = np.repeat(stored.offsets, stored.lengths)
             jobs += self._extent_jobs(rows, first + rows.rows % self._grid.chunk_rows * self._row_bytes, out)
-        if unclear.any():
-            assert self._index is not None
-            guard = ChunkGuard(self._path, self._layout, self._source, self._index)
-            through_h5py = H5pyColumn(self._path, self._layout, guard.check)
-            jobs += through_h5py.jobs(pieces.select(unclear).rows_of(), out, library)
-        decoded = pieces.select(~(missing | by_row | unclear))
+        decoded = pieces.select(~(missing | by_row))
         return jobs + self._decode_jobs(decoded, out) if len(decoded) else jobs
 
     def _lands_in_place(self, out: np.ndarray) -> bool:
         return out.dtype == self._layout.stored_dtype and bool(out.flags.c_contiguous)
-
-    def _may_be_unfiltered(self, pieces: _Pieces) -> np.ndarray:
-        # A file may ask that partial chunks stay unfiltered; their mask does not say so. A chunk
-        # that is partial, of full size and unmasked could be either: libhdf5 knows.
-        full = (pieces.sizes == self._chunk_bytes) & (pieces.masks == 0)
-        return full & self._grid.sticks_out(pieces.numbers) if full.any() else full
 
     # Rows that are stored as they are --------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.chunks import ChunkGrid, ChunkIndex, corrupt_chunk
+from ray_h5.hdf5.chunks import ChunkGrid, ChunkIndex, corrupt_chunk, unfiltered_chunks
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.columns import Library, Worker
 from ray_h5.hdf5.gather import Request
@@ -26,14 +26,13 @@ _INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32}) | _PACKED
 
 
 class _Chunk(NamedTuple):
-    """A chunk as it is stored; `unclear` if it is partial, and may be one that was left unfiltered."""
+    """A chunk as it is stored."""
 
     corner: tuple[int, ...]
     number: int
     offset: int | None
     size: int
     mask: int
-    unclear: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -91,36 +90,27 @@ class ChunkGuard:
             self._looked_at[at] = True
 
     def _listed(self, at: np.ndarray, index: ChunkIndex) -> Iterator[_Chunk]:
-        grid = ChunkGrid.of(self.layout)
-        numbers, sizes, masks = index.numbers[at], index.sizes[at], index.masks[at]
-        columns = (numbers, index.offsets[at], sizes, masks, self._may_be_unfiltered(numbers, sizes, masks))
-        return map(_Chunk, grid.corners(numbers), *(column.tolist() for column in columns))
+        columns = (each[at] for each in (index.numbers, index.offsets, index.sizes, index.masks))
+        corners = ChunkGrid.of(self.layout).corners(index.numbers[at])
+        return map(_Chunk, corners, *(column.tolist() for column in columns))
 
     def _looked_up(self, numbers: np.ndarray, dataset: h5py.Dataset) -> Iterator[_Chunk]:
         for number, corner in zip(numbers.tolist(), ChunkGrid.of(self.layout).corners(numbers), strict=True):
             if (found := _direct_chunk(dataset, corner)) is None:
                 continue
-            mask, stored = found
-            alone = np.array([number]), np.array([len(stored)]), np.array([mask])
-            yield _Chunk(corner, number, None, len(stored), mask, bool(self._may_be_unfiltered(*alone)[0]))
-
-    def _may_be_unfiltered(self, numbers: np.ndarray, sizes: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        # A partial chunk may be left unfiltered, and its mask does not say it: libhdf5 knows.
-        unclear = (sizes == self.layout.chunk_bytes) & (masks == 0)
-        return unclear & ChunkGrid.of(self.layout).sticks_out(numbers) if unclear.any() else unclear
+            mask, size = found[0], len(found[1])
+            if unfiltered_chunks(dataset, self.layout, np.array([number]), np.array([size]), np.array([mask]))[0]:
+                mask = self.layout.pipeline.all_skipped
+            yield _Chunk(corner, number, None, size, mask)
 
     def _check_each(self, chunks: Iterator[_Chunk], dataset: h5py.Dataset, worker: Worker) -> None:
         look = self._looks_into(worker)
         for chunk in chunks:
-            if chunk.unclear and not self._decodes:
-                continue
-            reason = None if chunk.unclear else self._wrong_size(chunk.size, chunk.mask)
+            reason = self._wrong_size(chunk.size, chunk.mask)
             if reason is None and look is not None:
                 stored = self._stored(chunk, dataset, worker)
                 short = f"libhdf5 lists {chunk.size} stored bytes and finds {len(stored)}"
                 reason = look(stored, chunk.mask) if len(stored) == chunk.size else short
-                if reason is not None and chunk.unclear and self._is_as_stored(dataset, chunk.corner, stored):
-                    continue
             if reason is not None:
                 raise corrupt_chunk(self.path, self.layout, chunk.number, chunk.offset, chunk.size, reason)
 
@@ -131,22 +121,6 @@ class ChunkGuard:
         stored = worker.buffer("stored", chunk.size)
         self.source.read_into(chunk.offset, stored.data)
         return stored
-
-    def _is_as_stored(self, dataset: h5py.Dataset, corner: tuple[int, ...], stored: np.ndarray) -> bool:
-        """Tell whether libhdf5 takes a chunk for one without filters: what it delivers is then what is stored."""
-        if self.layout.stored_dtype.hasobject:
-            return True  # what is stored are addresses
-        grid = ChunkGrid.of(self.layout)
-        sides = zip(corner, grid.chunk_shape, grid.shape, strict=True)
-        inside = tuple(slice(0, min(length, end - at)) for at, length, end in sides)
-        values = np.frombuffer(stored.tobytes(), np.uint8).reshape(*grid.chunk_shape, -1)[inside]
-        try:
-            found = dataset[tuple(slice(at, at + each.stop) for at, each in zip(corner, inside, strict=True))]
-        except OSError as exc:
-            if is_transient(exc):
-                raise
-            return False
-        return values.tobytes() == found.tobytes()
 
     def _looks_into(self, worker: Worker) -> Callable[[np.ndarray, int], str | None] | None:
         """Return what says, of a chunk as it is stored, what is wrong with it; None if its size has to do."""

@@ -72,6 +72,11 @@ class FilterPipeline:
     def __str__(self) -> str:
         return "+".join(step.name for step in self.steps) or "none"
 
+    @property
+    def all_skipped(self) -> int:
+        """The filter mask of a chunk that went through none of them."""
+        return (1 << len(self.steps)) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:

@@ -170,7 +170,3 @@ class Mapping:
         if taken is None or source is None or source.rows != taken.rows or not alike:
             return np.arange(shape[0])
         return taken.moved_to(source, rows)
-
-
-def _numbered(name: str, number: int) -> str:
-    return "%".join(part.replace("%b", str(number)) for part in name.split("%%"))

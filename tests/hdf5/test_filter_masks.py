@@ -169,6 +169,53 @@ def test_partial_chunks_may_be_unfiltered(tmp_path, steps, chunk, few_values, dt
     assert_same(reader.read(["x"], [9, 0, 9])["x"], values[[9, 0, 9]])
 
 
+@pytest.mark.parametrize("user_block", [0, 512])
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("kind", ["strings", "lists", "compound", "arrays"])
+def test_partial_chunks_of_any_type_may_be_unfiltered(tmp_path, kind, libver, user_block):
+    texts = np.array([f"text {i}" for i in range(10)], object)
+    dtype, values = {
+        "strings": (h5py.string_dtype(), texts),
+        "lists": (h5py.vlen_dtype("i4"), [np.arange(i, dtype="i4") for i in range(10)]),
+        "compound": (np.dtype([("n", "i4"), ("t", h5py.string_dtype())]), list(enumerate(texts))),
+        "arrays": (np.dtype(("i4", (3,))), np.arange(30, dtype="i4").reshape(10, 3)),
+    }[kind]
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=libver, userblock_size=user_block) as file:
+        plist, type_id = (
+            partial_chunks_unfiltered(plist_with((4,), (DEFLATE,))),
+            h5py.h5t.py_create(dtype, logical=True),
+        )
+        dataset = dataset_with(file, "x", (10,), plist, type_id)
+        if kind == "lists":
+            for row, value in enumerate(values):
+                dataset[row] = value
+        else:
+            dataset[:] = np.array(values, dtype) if kind == "compound" else values
+    found = RowReader(path).read(["x"], [9, 0, 5, 9])["x"]
+    expected = by_h5py(path, "x", [9, 0, 5, 9])
+    assert list(map(repr, found)) == list(map(repr, expected))
+
+
+@pytest.mark.parametrize("size", [None, 95])
+def test_partial_chunks_are_unfiltered_where_libhdf5_lists_the_chunks_wrongly(tmp_path, size):
+    values = random_rows((10, 6), "i4")
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        plist, type_id = partial_chunks_unfiltered(plist_with((4, 6), (DEFLATE,))), h5py.h5t.STD_I32LE
+        space = h5py.h5s.create_simple((10, 6), (10, h5py.h5s.UNLIMITED))
+        dataset = h5py.Dataset(h5py.h5d.create(file.id, b"x", type_id, space, dcpl=plist))
+        dataset[:] = values
+        if size is not None:
+            dataset.id.write_direct_chunk((8, 0), bytes(size))
+    reader = RowReader(tmp_path / "a.h5")
+    assert_same(reader.read(["x"], [7, 0])["x"], values[[7, 0]])
+    if size is None:
+        assert_same(reader.read(["x"])["x"], values)
+    else:
+        with pytest.raises(CorruptChunkError, match="chunk 2"):
+            reader.read(["x"])
+
+
 # Damage -----------------------------------------------------------------------------------------
 
 FILTERS = {
