@@ -1,6 +1,8 @@
 """Chunks that libhdf5 would read past or leave half empty are refused before it gets them."""
 
+import errno
 import zlib
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 
 from ray_h5.errors import CorruptChunkError
+from ray_h5.hdf5 import guard, reader
 from ray_h5.hdf5.reader import RowReader
 
 DATA = np.arange(64, dtype="<i4").reshape(4, 16) * 1_000_003
@@ -138,6 +141,24 @@ def test_a_chunk_that_libhdf5_lists_and_does_not_find(tmp_path):
     overwrite(path, tree + 24 + 3 * (32 + 8) + 8, bytes(8))
     with pytest.raises(CorruptChunkError, match=r"libhdf5 lists .* stored bytes and finds 0"):
         RowReader(path).read(["x"])
+
+
+def test_a_look_that_fails_for_a_while_is_no_damage(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        data = file.create_dataset("x", data=random_rows((12, 16), "i4"), chunks=(4, 16), compression="gzip")[()]
+    failing, look = [OSError(errno.EIO, "Input/output error")] * 2, guard._direct_chunk
+
+    class Failing:
+        def read_direct_chunk(self, _):
+            raise failing.pop()
+
+    def sometimes(dataset, corner):
+        return look(SimpleNamespace(id=Failing()) if failing else dataset, corner)
+
+    monkeypatch.setattr(guard, "_direct_chunk", sometimes)
+    monkeypatch.setattr(reader, "_RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], data)
+    assert not failing
 
 
 @pytest.mark.parametrize("compressed", [True, False])

@@ -9,7 +9,7 @@ from h5kit import assert_same, by_h5py, random_rows, replace_once, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import CorruptChunkError, CorruptFileError
+from ray_h5.errors import CorruptChunkError, CorruptFileError, MissingSourceError
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.mappings import Mapping, RowBlocks
 from ray_h5.hdf5.reader import RowReader
@@ -289,6 +289,48 @@ def test_a_virtual_source_of_one_value(tmp_path):
         with h5py.File(tmp_path / name, "w") as file:
             file.create_virtual_dataset(column, layout, fillvalue=-1)
     assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [-1, 7, -1]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_mapping_that_grows_with_its_source(tmp_path, damaged):
+    """Its selection is one block without end (H5Pset_virtual, "unlimited")."""
+    data, unlimited = random_rows((ROWS, ROW), "i8"), h5py.h5s.UNLIMITED
+    with h5py.File(tmp_path / "s.h5", "w", libver="latest") as file:
+        dataset = file.create_dataset("d", data=data, chunks=(2, ROW), maxshape=(None, ROW), compression="gzip")
+        if damaged:
+            dataset.id.write_direct_chunk((4, 0), zlib.compress(bytes(8)))
+    plist, spaces = h5py.h5p.create(h5py.h5p.DATASET_CREATE), []
+    for first in (3, 0):
+        spaces.append(h5py.h5s.create_simple((first + ROWS, ROW), (unlimited, ROW)))
+        spaces[-1].select_hyperslab((first, 0), (1, 1), (1, 1), (unlimited, ROW))
+    plist.set_virtual(spaces[0], b"s.h5", b"d", spaces[1])
+    plist.set_fill_value(np.array(-1, "i8"))
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, spaces[0], dcpl=plist)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    assert reader.num_rows == 3 + ROWS
+    assert_same(reader.read(["x"], [1, 3, 14])["x"], np.stack([np.full(ROW, -1), data[0], data[11]]))
+    if damaged:
+        with pytest.raises(CorruptChunkError, match=r"s\.h5: column 'd', chunk 2"):
+            reader.read(["x"], [7])
+    else:
+        assert_same(reader.read(["x"])["x"][3:], data)
+
+
+def test_a_source_that_goes_away_amid_a_read(tmp_path, monkeypatch):
+    """libhdf5 would fill in, and say nothing."""
+    over(tmp_path / "a.h5", "s.h5", stored(tmp_path / "s.h5", {"compression": "gzip"}))
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    reader.read(["x"], [0])
+    plain = Mapping.followed
+
+    def going(mapping, rows):
+        (tmp_path / "s.h5").unlink(missing_ok=True)
+        return plain(mapping, rows)
+
+    monkeypatch.setattr(Mapping, "followed", going)
+    with pytest.raises(MissingSourceError, match=r"s\.h5"):
+        reader.read(["x"], [7])
 
 
 # What mappings select ------------------------------------------------------------------------
