@@ -98,24 +98,30 @@ class DirectColumn:
         return offsets if plain.all() else None
 
     def _solid_jobs(self, rows: RowRange, out: np.ndarray) -> list[Job]:
-        """Return the work that copies a range as it is; none where that takes a decoder, or many small calls."""
-        if not (self._lands_in_place(out) and self._by_row):
+        """Return the work that copies a range as it is stored; none where that takes a decoder, or many small calls."""
+        if not self._by_row:
             return []
         if self._index is None:
             assert self._layout.offset is not None
-            skipped, runs, offsets = rows.first, Runs.whole(len(rows)), np.array([self._layout.offset])
-        else:
-            chunks, runs = rows.by_chunk(self._grid.chunk_rows)
-            if (found := self._raw_chunks(chunks)) is None:
-                return []
-            skipped, offsets = rows.first % self._grid.chunk_rows, found
-        offsets[0] += skipped * self._row_bytes
+            runs, offsets = Runs.whole(len(rows)), np.array([self._layout.offset + rows.first * self._row_bytes])
+            return self._run_jobs(rows, runs, offsets, out)
+        chunks, runs = rows.by_chunk(self._grid.chunk_rows)
+        found = self._raw_chunks(chunks)
+        return [] if found is None else self._run_jobs(rows, runs, found + self._skipped(rows, runs), out)
+
+    def _skipped(self, rows: RowRange, runs: Runs) -> np.ndarray:
+        """Return how many bytes of its chunk lie before each run."""
+        return (rows.first + runs.start) % self._grid.chunk_rows * self._row_bytes
+
+    def _run_jobs(self, rows: RowRange, runs: Runs, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
+        """Return the work that copies runs of a range, each from its offset; none where that takes many small calls."""
+        in_place = self._lands_in_place(out)
         begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
-        spans = list(solid_spans(offsets, begins, sizes))
-        if (len(spans) - 1) * LARGE_ROW_BYTES > len(rows) * self._row_bytes:
+        spans = list(solid_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes))
+        if (len(spans) - 1) * LARGE_ROW_BYTES > sizes.sum():
             return []
-        flat = as_bytes(out)
-        return [partial(self._read_solid, flat, offset, begin, size) for offset, begin, size in spans]
+        read = partial(self._read_solid, as_bytes(out)) if in_place else partial(self._read_cast, out)
+        return [partial(read, *span) for span in spans]
 
     def _chunk_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
         missing = pieces.offsets == UNALLOCATED
@@ -124,11 +130,7 @@ class DirectColumn:
         if missing.any():
             jobs += [partial(self._fill, pieces.select(missing), out)]
         if by_row.any():
-            stored = pieces.select(by_row)
-            self._check_raw_sizes(stored)
-            rows = stored.rows_of()
-            first = np.repeat(stored.offsets, stored.lengths)
-            jobs += self._extent_jobs(rows, first + rows.rows % self._grid.chunk_rows * self._row_bytes, out)
+            jobs += self._raw_jobs(pieces.select(by_row), out)
         decoded = pieces.select(~(missing | by_row))
         return jobs + self._decode_jobs(decoded, out) if len(decoded) else jobs
 
@@ -136,6 +138,17 @@ class DirectColumn:
         return out.dtype == self._layout.stored_dtype and bool(out.flags.c_contiguous)
 
     # Rows that are stored as they are --------------------------------------------------------
+
+    def _raw_jobs(self, pieces: _Pieces, out: np.ndarray) -> list[Job]:
+        self._check_raw_sizes(pieces)
+        rows, runs = pieces.request, pieces.runs
+        if isinstance(rows, RowRange):
+            solid = self._run_jobs(rows, runs, pieces.offsets + self._skipped(rows, runs), out)
+            if solid:
+                return solid
+        listed = pieces.rows_of()
+        first = np.repeat(pieces.offsets, pieces.lengths)
+        return self._extent_jobs(listed, first + listed.rows % self._grid.chunk_rows * self._row_bytes, out)
 
     def _extent_jobs(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
         if np.any(offsets[1:] < offsets[:-1]):
@@ -181,6 +194,12 @@ class DirectColumn:
     def _read_solid(self, flat: np.ndarray, offset: int, begin: int, nbytes: int, worker: Worker) -> None:
         self._fetch(offset, flat[begin : begin + nbytes], worker)
 
+    def _read_cast(self, out: np.ndarray, offset: int, begin: int, nbytes: int, worker: Worker) -> None:
+        buffer = worker.buffer("span", nbytes)
+        self._fetch(offset, buffer, worker)
+        place, count = begin // self._row_bytes, nbytes // self._row_bytes
+        out[place : place + count] = buffer.view(self._layout.stored_dtype).reshape(-1, *self._layout.row_shape)
+
     def _read_span(self, out: np.ndarray, offsets: np.ndarray, places: np.ndarray, worker: Worker) -> None:
         low = int(offsets[0])
         buffer = worker.buffer("span", int(offsets[-1]) + self._row_bytes - low)
@@ -203,12 +222,17 @@ class DirectColumn:
     # Chunks that were never written ----------------------------------------------------------
 
     def _fill(self, pieces: _Pieces, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
-        if self._grid.per_row == 1:
+        if self._grid.per_row > 1:
+            for i, number in enumerate(pieces.numbers.tolist()):
+                where: Any = (pieces.run(i).indices(0)[1], *self._grid.slices(number))
+                out[where] = self._layout.fill
+        elif isinstance(rows := pieces.request, RowRange):
+            joined = Runs.split(pieces.runs.stop[:-1] != pieces.runs.start[1:])
+            begins, ends = pieces.runs.start[joined.start], pieces.runs.stop[joined.stop - 1]
+            for begin, end in zip((begins + rows.place).tolist(), (ends + rows.place).tolist(), strict=True):
+                out[begin:end] = self._layout.fill
+        else:
             out[pieces.rows_of().places] = self._layout.fill
-            return
-        for i, number in enumerate(pieces.numbers.tolist()):
-            where: Any = (pieces.run(i).places, *self._grid.slices(number))
-            out[where] = self._layout.fill
 
     # Chunks that are decoded -----------------------------------------------------------------
 
@@ -244,12 +268,13 @@ class DirectColumn:
         worker.stats.chunks_decoded += stop - start
 
     def _scatter(self, chunk: np.ndarray, pieces: _Pieces, i: int, out: np.ndarray) -> None:
-        grid, number, request = self._grid, int(pieces.numbers[i]), pieces.run(i)
+        grid, number = self._grid, int(pieces.numbers[i])
         values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
+        rows, places = pieces.run(i).indices(grid.first_row(number))
         covered = grid.slices(number)
         inside = tuple(slice(0, part.stop - part.start) for part in covered)
-        where: Any = (request.places, *covered)
-        what: Any = (request.rows - grid.first_row(number), *inside)
+        where: Any = (places, *covered)
+        what: Any = (rows, *inside)
         out[where] = values[what]
 
     def _corrupt(self, pieces: _Pieces, i: int, reason: str) -> CorruptChunkError:
@@ -305,13 +330,11 @@ class _Pieces:
         runs = Runs(self.runs.start[keep], self.runs.stop[keep])
         return _Pieces(self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep])
 
-    def run(self, i: int) -> RowRequest:
+    def run(self, i: int) -> Request:
         """Return the part of the request that lies in chunk number i of these."""
-        return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i]))).listed()
+        return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i])))
 
     def rows_of(self) -> RowRequest:
-        """Return the part of the request that lies in these chunks."""
-        edges = np.zeros(len(self.request) + 1, np.int64)
-        np.add.at(edges, self.runs.start, 1)
-        np.add.at(edges, self.runs.stop, -1)
-        return self.request.listed().select(np.cumsum(edges[:-1]) > 0)
+        """Return the part of the request that lies in these chunks, none of which comes twice."""
+        skipped = self.runs.start - (np.cumsum(self.lengths) - self.lengths)
+        return self.request.listed().select(np.arange(self.lengths.sum()) + np.repeat(skipped, self.lengths))

@@ -67,6 +67,10 @@ class RowRequest:
         """Return the places of the rows at some positions."""
         return self.places[at]
 
+    def indices(self, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what selects the rows in an array that begins with row `first`, and their places in the output."""
+        return self.rows - first, self.places
+
     def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
         """Return the chunk of each run of rows that share one, and the runs."""
         return group_by_chunk(self.rows, chunk_rows)
@@ -115,6 +119,10 @@ class RowRange:
     def places_of(self, at: np.ndarray) -> np.ndarray:
         """Return the places of the rows at some positions."""
         return at + self.place
+
+    def indices(self, first: int) -> tuple[slice, slice]:
+        """Return what selects the rows in an array that begins with row `first`, and their places in the output."""
+        return slice(self.first - first, self.first - first + self.count), slice(self.place, self.place + self.count)
 
     def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
         """Return the chunk of each run of rows that share one, and the runs."""
@@ -201,26 +209,31 @@ def extent_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Run
     return _limit(offsets, breaks)
 
 
-def solid_spans(offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
+def solid_spans(
+    offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray, unit: int = 1
+) -> Iterator[tuple[int, int, int]]:
     """Join pieces that go to the output as they are, one behind the other, and cut them into mebibytes.
 
     Parameters
     ----------
     offsets, begins, sizes : numpy.ndarray
         int64: where each piece is in the file, where it goes in the output, and its size, in bytes.
+    unit : int
+        Bytes that are not to be parted.
 
     Yields
     ------
     tuple of int
         The same of what is read with one call.
     """
-    joined = Runs.split((offsets + sizes)[:-1] != offsets[1:])
+    at_once = max(1, _SPAN_BYTES // unit) * unit
+    joined = Runs.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
     ends = (begins + sizes)[joined.stop - 1]
     for offset, begin, end in zip(
         offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
     ):
-        for at in range(begin, end, _SPAN_BYTES):
-            yield offset + at - begin, at, min(_SPAN_BYTES, end - at)
+        for at in range(begin, end, at_once):
+            yield offset + at - begin, at, min(at_once, end - at)
 
 
 def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:

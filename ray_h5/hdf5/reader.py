@@ -213,11 +213,11 @@ class RowReader:
         if not out:
             return
         layouts = self.find(list(out))
-        rows = as_rows(rows, common_rows(self.path, layouts), self.path)
         places = None if places is None else as_places(places)
+        wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
-            check_fit(array, layouts[name], len(rows), places, f"{self.path}: column {name!r}")
-        self._fill(out, request_of(rows, places))
+            check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
+        self._fill(out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return what the values of columns take in the file; of those of varying length, where they are."""

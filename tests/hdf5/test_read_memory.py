@@ -1,10 +1,14 @@
 """A read takes little more memory than what it returns."""
 
+import tracemalloc
+
 import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from h5kit import run_python
+from h5kit import assert_same, run_python
+
+from ray_h5.hdf5.reader import RowReader
 
 CHUNK_ROWS, CHUNKS = 128, 16
 ROW_SHAPE = (3, 64, 64)
@@ -52,3 +56,38 @@ def test_peak_of_a_read(tmp_path, pipeline, rows, threads):
     print(f"peak {peak / returned:.2f} x what is returned")
     # What is fetched, what passes between two steps, and the chunk that rows are taken from, in each thread.
     assert peak <= 1.5 * returned
+
+
+NARROW = {
+    "big-endian": lambda file, n: file.create_dataset("x", data=np.ones(n, ">f4")),
+    "big-endian, chunks": lambda file, n: file.create_dataset("x", data=np.ones(n, ">f4"), chunks=(65536,)),
+    "mostly unwritten": lambda file, n: file.create_dataset("x", (n,), "u1", chunks=(65536,), fillvalue=3),
+    "a hole": lambda file, n: with_hole(file.create_dataset("x", (n,), "u1", chunks=(65536,))),
+    "a hole, gzip": lambda file, n: with_hole(file.create_dataset("x", (n,), "u1", chunks=(65536,), compression=1)),
+    "as it is": lambda file, n: file.create_dataset("x", data=np.ones(n, "f4"), chunks=(65536,)),
+}
+
+
+def with_hole(dataset):
+    dataset[: 4 * 65536] = dataset[5 * 65536 :] = 7
+    return dataset
+
+
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("layout", NARROW)
+def test_a_range_of_narrow_rows_is_not_listed_row_by_row(tmp_path, layout, cast):
+    path, rows = tmp_path / "a.h5", 2_000_000
+    with h5py.File(path, "w") as file:
+        NARROW[layout](file, rows)
+        expected = file["x"][()].astype("f8" if cast else file["x"].dtype.newbyteorder("="))
+    with RowReader(path) as reader:
+        reader.read(["x"], slice(0, 1))
+        out = {"x": np.empty_like(expected)}
+        tracemalloc.start()
+        try:
+            reader.read_into(out, slice(None))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert_same(out["x"], expected)
+    assert peak <= 4 << 20  # a mebibyte is read at once, and a chunk decoded
