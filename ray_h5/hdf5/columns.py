@@ -267,17 +267,29 @@ class H5pyColumn:
 
     def _read_range(self, dataset: h5py.Dataset, batch: RowRange, out: np.ndarray) -> None:
         (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))
-        alike = out.dtype == self.layout.stored_dtype and out.shape[1:] == dataset.shape[1:] and out.flags.c_contiguous
         # What h5py makes of the two selections takes as long as to copy this much.
         large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
-        if large and alike and self.layout.kind == "number":
+        if large and self._lands_in_place(dataset, out):
             if self.layout.offset is None:
-                out[there] = 0  # libhdf5 may leave alone what was never written
-            dataset.read_direct(out, np.s_[low:high], there)
+                out[there] = np.zeros((), out.dtype)  # libhdf5 may leave alone what was never written
+            # The same memory, as h5py names its type: it tells strings of one encoding from those of another.
+            as_h5py = out.view(dataset.dtype) if self.layout.kind == "string" else out
+            dataset.read_direct(as_h5py, np.s_[low:high], there)
         elif self.layout.kind == "struct":
             out[batch.listed().places] = dataset[low:high]  # a slice would leave out its padding
         else:
             out[there] = dataset[low:high]
+
+    def _lands_in_place(self, dataset: h5py.Dataset, out: np.ndarray) -> bool:
+        """Tell whether libhdf5 can put values where they belong; it also turns the order of their bytes."""
+        stored = self.layout.stored_dtype
+        return (
+            self.layout.kind in {"number", "bool", "string"}
+            and not stored.hasobject
+            and out.dtype == stored.newbyteorder("=")
+            and out.shape[1:] == dataset.shape[1:]
+            and bool(out.flags.c_contiguous)
+        )
 
 
 def _selected(dataset: h5py.Dataset, rows: np.ndarray) -> np.ndarray:

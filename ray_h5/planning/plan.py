@@ -22,6 +22,9 @@ from ray_h5.planning.shuffle import Shuffle
 _BLOCK_BYTES = 64 << 20
 """A block costs Ray about 30 ms whatever its size (measured), as long as reading this many bytes."""
 
+_LEAST_ROW_BYTES = 64
+"""What a task keeps of each row beside its values while it reads: its position, row id, place, and so on."""
+
 _MOST_BLOCK_BYTES = 128 << 20
 """Ray cuts what a task returns into pieces of this size, once it is half as large again."""
 
@@ -200,7 +203,7 @@ def _chunk_groups(files: FileTable, selection: np.ndarray, group_rows: int) -> n
 
 def _default_window(index: RowIndex, num_rows: int) -> int:
     """Return a window that mixes 16 chunks or more, if a block can hold them."""
-    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), 1)
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), _LEAST_ROW_BYTES)
     wanted = max(_BLOCK_BYTES // row_bytes, 16 * index.group_rows)
     rows = min(wanted, _MOST_BLOCK_BYTES // row_bytes, num_rows // _FEWEST_BLOCKS)
     return 1 << max(rows, 1).bit_length() - 1
@@ -234,7 +237,7 @@ def choose_block_rows(row_bytes: int, num_rows: int, block_rows: int | None, num
         return block_rows
     if num_blocks is not None:
         return max(1, -(-num_rows // num_blocks))
-    rows = min(_BLOCK_BYTES / max(row_bytes, 1), num_rows / _FEWEST_BLOCKS)
+    rows = min(_BLOCK_BYTES / max(row_bytes, _LEAST_ROW_BYTES), num_rows / _FEWEST_BLOCKS)
     return 1 << round(math.log2(max(rows, 1)))
 
 
@@ -276,6 +279,6 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
 
 def _by_file(files: FileTable, row_ids: np.ndarray) -> Sequence[tuple[int, np.ndarray]]:
     of = files.files_of(row_ids)
-    order = np.argsort(of, kind="stable")
+    order = np.arange(len(of)) if np.all(of[1:] >= of[:-1]) else np.argsort(of, kind="stable")
     cuts = np.flatnonzero(np.diff(of[order])) + 1
     return [(int(of[places[0]]), places) for places in np.split(order, cuts) if len(places)]

@@ -6,7 +6,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from h5kit import assert_same, run_python
+from h5kit import assert_same, by_h5py, run_python
 
 from ray_h5.hdf5.reader import RowReader
 
@@ -91,3 +91,28 @@ def test_a_range_of_narrow_rows_is_not_listed_row_by_row(tmp_path, layout, cast)
             tracemalloc.stop()
     assert_same(out["x"], expected)
     assert peak <= 4 << 20  # a mebibyte is read at once, and a chunk decoded
+
+
+DTYPES = [">i4", "<f4", "?", "S8", h5py.string_dtype("utf-8", 8), h5py.enum_dtype({"no": 0, "yes": 1}, "u1")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=[">i4", "f4", "bool", "S8", "UTF-8", "enum"])
+def test_what_h5py_reads_goes_where_it_belongs(tmp_path, dtype):
+    """Chunks that all rows lie in are not parted: a copy between would be one of the whole column."""
+    path, shape = tmp_path / "a.h5", (100_000, 16)
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", shape, dtype, chunks=(100_000, 1), **hdf5plugin.Blosc2(clevel=1))
+        values = np.zeros(shape, dataset.dtype.newbyteorder("="))
+        values[::3] = np.tile(np.array([0, 1, 1, 0], "S8" if dataset.dtype.kind == "S" else "u1"), 4)
+        dataset[:] = values
+    with RowReader(path) as reader:
+        assert not reader.columns["x"].direct
+        reader.read(["x"], slice(0, 1))
+        tracemalloc.start()
+        try:
+            found = reader.read(["x"], slice(10, None))["x"]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert_same(found, by_h5py(path, "x", slice(10, None)))
+    assert peak <= found.nbytes // 4 + (4 << 20)  # the output itself may be from another pool

@@ -1,9 +1,15 @@
 import subprocess
 import sys
+import tracemalloc
 
 import h5py
 import numpy as np
 import pytest
+
+from ray_h5.planning.index import build_index
+from ray_h5.planning.plan import make_plan
+from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.shuffle import Shuffle
 
 CHUNK_ROWS, CHUNKS = 128, 24
 ROW_BYTES = 64 * 64 * 4
@@ -43,3 +49,19 @@ def test_a_read_holds_its_block_and_a_few_chunks(tmp_path, pipeline, selection):
     # What is fetched, what passes between two steps, and the chunk that rows are taken from; 4 MiB for the rest.
     assert peak <= block + 3 * CHUNK_ROWS * ROW_BYTES + (4 << 20)
     print(f"peak {peak / block:.2f} x block")
+
+
+def test_a_block_of_narrow_rows_keeps_little_beside_it(tmp_path):
+    """Row by row numbers of rows, and what they come of, are more than the values; blocks are cut by both."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.ones(8_000_000, "f4")
+    index = build_index([str(tmp_path / "a.h5")])
+    for shuffle in (None, Shuffle("rows")):
+        plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
+        tracemalloc.start()
+        try:
+            read_block(plan, Stretch(), 1)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= 112 << 20
