@@ -174,6 +174,21 @@ class FileFacts:
             values={**self.values, **found.values},
         )
 
+    def holds(self, other: FileFacts) -> bool:
+        """Whether there is nothing in `other` that is not known here too, of the same state of the file."""
+        return (
+            self.identity == other.identity
+            and set(self.sources) == set(other.sources)
+            and (self.listing is not None or other.listing is None)
+            and self.columns.keys() >= other.columns.keys()
+            and all(len(self.values.get(spec, ())) == len(values) for spec, values in other.values.items())
+            and self.values.keys() >= other.values.keys()
+        )
+
+    def outline(self) -> FileFacts:
+        """Return these facts with values of which nothing is left but how many there are."""
+        return replace(self, values={spec: pa.nulls(len(array)) for spec, array in self.values.items()})
+
     def owned(self, known: FileFacts | None) -> FileFacts:
         """Return these facts with values that keep no memory but their own, but for those that `known` has."""
         there = {} if known is None else known.values
