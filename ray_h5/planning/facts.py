@@ -16,7 +16,7 @@ from ray_h5.hdf5.external import PathLike, as_roots
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.rows import common_rows
-from ray_h5.planning.criteria import parse_derived
+from ray_h5.planning.criteria import parse_derived, read_for
 from ray_h5.planning.derived import compute
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
@@ -224,14 +224,9 @@ def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] |
 
 def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
+    facts = facts.described(reader.find(read_for(spec.name)))
     derived = parse_derived(spec.name)
-    if derived is not None:
-        column, criterion = derived
-        facts = facts.described(reader.find([column] if not criterion.reads else [column, criterion.reads]))
-        values = pa.array(compute(reader, rows, column, criterion))
-    else:
-        facts = facts.described(reader.find([spec.name]))
-        values = _stored(facts, reader, spec, rows)
+    values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})
 
 
