@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.external import identity_now
+from ray_h5.hdf5.external import PathLike, identity_now
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.encoding import from_body, to_body
 from ray_h5.planning.facts import FileFacts, Scope
@@ -107,14 +107,16 @@ def is_current(facts: FileFacts) -> bool:
         return False  # opening it says what is wrong
 
 
-def check_index_dir(folder: str) -> str:
+def check_index_dir(folder: PathLike) -> str:
     """Make the folder; return its absolute path.
 
     Raises
     ------
     OptionError
-        If nothing can be written there, or the name is empty.
+        If nothing can be written there, or it is no path, or an empty one.
     """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise OptionError(f"index_dir={folder!r}: expected a folder, or None for none")
     # It would be the current folder, and is more often a variable that was not set.
     if not folder:
         raise OptionError("index_dir='': expected a folder; '.' is the current one")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -112,7 +111,7 @@ class H5Datasource(Datasource):
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
         scope = Scope.of(as_group(group), allow_external, threads)
-        folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
+        folder = None if index_dir is None else check_index_dir(index_dir)
         lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
         names = None if columns is None else as_names(columns)
