@@ -121,7 +121,7 @@ def read_h5(
     -------
     ray.data.Dataset
         One Arrow column a column; rows that are arrays become tensors of the same shape and
-        dtype. Complex numbers get a last axis of (real, imaginary).
+        dtype. Complex numbers get a last axis of (real, imaginary), also in arrays of varying length.
 
     Raises
     ------

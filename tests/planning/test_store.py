@@ -588,6 +588,7 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
     with h5py.File(path, "w") as file:
         for name, values in columns.items():
             file[name] = values
+        file.create_dataset("lists", (3,), h5py.vlen_dtype(np.dtype("c8")))[1] = np.array([1j, 2])
     MEMORY.clear()
 
     def found():
