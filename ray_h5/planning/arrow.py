@@ -72,6 +72,13 @@ def to_arrow(array: np.ndarray, kind: pa.DataType) -> pa.Array:
 def _lists(array: np.ndarray, kind: pa.DataType) -> pa.Array:
     # Offsets of 64 bits: a block may hold more than 2**31 values.
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in array], dtype=np.int64)])
-    native = kind.value_type.to_pandas_dtype()
+    native = _numpy_type(kind.value_type)
     flat = np.concatenate(list(array)).astype(native) if len(array) else np.empty(0, native)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type))
+    return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, kind.value_type))
+
+
+def _numpy_type(kind: pa.DataType) -> np.dtype:
+    """Return the numpy type of plain values; a list of two parts is a complex number."""
+    if pa.types.is_fixed_size_list(kind):
+        return np.result_type(kind.value_type.to_pandas_dtype(), np.complex64)
+    return np.dtype(kind.to_pandas_dtype())

@@ -226,3 +226,12 @@ def parse_derived(name: str) -> tuple[str, Derived] | None:
         return None
     kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
     return column, RowMask() if kind == "row_mask" else AnyEqual(*rest)
+
+
+def read_for(name: str) -> list[str]:
+    """Return the columns that are read for one that a predicate names: for a virtual one, those it is computed from."""
+    derived = parse_derived(name)
+    if derived is None:
+        return [name]
+    column, criterion = derived
+    return [column] if criterion.reads is None else [column, criterion.reads]

@@ -16,7 +16,7 @@ from ray_h5.hdf5.external import PathLike, as_roots
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.rows import common_rows
-from ray_h5.planning.criteria import parse_derived
+from ray_h5.planning.criteria import parse_derived, read_for
 from ray_h5.planning.derived import compute
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
@@ -174,6 +174,21 @@ class FileFacts:
             values={**self.values, **found.values},
         )
 
+    def holds(self, other: FileFacts) -> bool:
+        """Whether there is nothing in `other` that is not known here too, of the same state of the file."""
+        return (
+            self.identity == other.identity
+            and set(self.sources) == set(other.sources)
+            and (self.listing is not None or other.listing is None)
+            and self.columns.keys() >= other.columns.keys()
+            and all(len(self.values.get(spec, ())) == len(values) for spec, values in other.values.items())
+            and self.values.keys() >= other.values.keys()
+        )
+
+    def outline(self) -> FileFacts:
+        """Return these facts with values of which nothing is left but how many there are."""
+        return replace(self, values={spec: pa.nulls(len(array)) for spec, array in self.values.items()})
+
     def owned(self, known: FileFacts | None) -> FileFacts:
         """Return these facts with values that keep no memory but their own, but for those that `known` has."""
         there = {} if known is None else known.values
@@ -209,14 +224,9 @@ def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] |
 
 def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
+    facts = facts.described(reader.find(read_for(spec.name)))
     derived = parse_derived(spec.name)
-    if derived is not None:
-        column, criterion = derived
-        facts = facts.described(reader.find([column] if not criterion.reads else [column, criterion.reads]))
-        values = pa.array(compute(reader, rows, column, criterion))
-    else:
-        facts = facts.described(reader.find([spec.name]))
-        values = _stored(facts, reader, spec, rows)
+    values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})
 
 

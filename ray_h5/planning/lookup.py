@@ -13,7 +13,7 @@ from functools import partial
 from itertools import zip_longest
 
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Question, Scope, learn
-from ray_h5.planning.store import MEMORY, recall, save
+from ray_h5.planning.store import MEMORY, add, keep, note_kept, recall
 
 logger = logging.getLogger(__name__)
 
@@ -70,19 +70,25 @@ class Lookup:
     spread: Spread = read_ahead
 
     def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
-        """Return the facts of each file; those known to this process are not looked up again."""
+        """Return the facts of each file; those known to this process are not looked up again, only kept."""
         known = {path: facts for path in paths if (facts := self._in_memory(path, question)) is not None}
         unknown = [path for path in paths if path not in known]
+        log = _Progress(len(paths))
+        if self.index_dir is not None:
+            for facts in known.values():
+                keep(facts, self.scope, self.index_dir)
+                log.add(1)
         groups = [unknown[i : i + _GROUP_FILES] for i in range(0, len(unknown), _GROUP_FILES)]
         work = partial(answer_files, question, self.scope, self.index_dir)
         specs: dict[ColumnFacts, ColumnFacts] = {}
-        log = _Progress(len(unknown))
         for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
             for facts in answers:
                 # Equal facts of many files become one object.
                 shared = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
                 known[facts.path] = replace(facts, columns=shared)
                 MEMORY.put(known[facts.path], self.scope)
+                if self.index_dir is not None:
+                    note_kept(known[facts.path], self.scope, self.index_dir)
             log.add(len(answers))
         return [known[path] for path in paths]
 
@@ -95,11 +101,14 @@ def answer_files(question: Question, scope: Scope, index_dir: str | None, paths:
     """Find out about some files, in whichever process."""
     found = []
     for path in paths:
-        facts = recall(path, scope, index_dir, question)
+        kept = None if index_dir is None else recall(path, scope, index_dir)
+        facts = MEMORY.get(path, scope)
+        if kept is not None:
+            facts = kept if facts is None else kept.merged(facts)
         if facts is None or not facts.answers(question):
             facts = learn(facts, path, question, scope)
-            if index_dir is not None:
-                save(facts, scope, index_dir)
+        if index_dir is not None:
+            add(facts, kept, scope, index_dir)
         found.append(facts)
     return found
 

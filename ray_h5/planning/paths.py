@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -143,6 +143,16 @@ def _check_extensions(extensions: object) -> None:
             f"file_extensions={extensions!r}: expected a list of endings, found one; write "
             f"file_extensions=[{extensions!r}]"
         )
+    if extensions is not None and not (
+        isinstance(extensions, Collection) and extensions and all(map(_is_ending, extensions))
+    ):
+        raise OptionError(
+            f"file_extensions={extensions!r}: expected at least one ending, such as 'h5', or None for all files"
+        )
+
+
+def _is_ending(given: object) -> bool:
+    return isinstance(given, str) and given.strip(".") != ""
 
 
 def _candidates(path: str, by_glob: bool) -> list[_Found] | None:

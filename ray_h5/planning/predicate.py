@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 
 from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import near_names
+from ray_h5.planning.criteria import read_for
 from ray_h5.planning.schema import ColumnSpec
 
 
@@ -19,20 +20,29 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
 
     Raises
     ------
-    UnknownColumnError
-        If one is not there; the message lists near names.
     PredicateError
         If one holds an array a row.
     """
     for name in names:
-        if name not in columns:
-            raise UnknownColumnError(f"predicate: no column {name!r}.{near_names(name, columns)}")
         if not columns[name].is_scalar:
             raise PredicateError(
                 f"predicate: column {name!r} holds an array of shape {columns[name].tensor_shape} a row; a predicate "
                 "compares one value a row. Choose rows in which a value occurs with "
                 f"where(**{{{name!r}: any_equal(value)}}), or derive one value a row with ds.map(...) and filter by it."
             )
+
+
+def check_there(names: Iterable[str], columns: Collection[str]) -> None:
+    """Raise unless all that is read for the columns that a predicate names is among `columns`.
+
+    Raises
+    ------
+    UnknownColumnError
+        If one is not there; the message lists near names.
+    """
+    for name in (each for named in names for each in read_for(named)):
+        if name not in columns:
+            raise UnknownColumnError(f"predicate: no column {name!r}.{near_names(name, columns)}")
 
 
 def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:

@@ -65,10 +65,12 @@ class ColumnSpec:
                 f"{layout.where} holds an array of {values} a row, of shape {layout.row_shape}; read_h5 and H5Dataset "
                 f"deliver arrays of numbers and booleans only. RowReader reads it; or write {instead}."
             )
-        if has_long_double(layout.dtype):
+        held = layout.dtype if layout.element is None else layout.element
+        if has_long_double(held):
+            found = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
             raise UnsupportedColumnError(
-                f"{layout.where} has dtype {layout.dtype}, whose long doubles Arrow and torch lack. RowReader reads "
-                "it; or write them as float64 (complex128)."
+                f"{layout.where} has {found}, whose long doubles Arrow and torch lack. RowReader reads it; or write "
+                "them as float64 (complex128)."
             )
         if (odd := _odd_time(layout.dtype)) is not None:
             raise UnsupportedColumnError(
@@ -95,7 +97,7 @@ class ColumnSpec:
         if self.as_bytes:
             return pa.binary()
         if self.element is not None:
-            return pa.large_list(pa.from_numpy_dtype(self.element))
+            return pa.large_list(arrow_type(self.element))
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
 
     @property

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.external import identity_now
+from ray_h5.hdf5.external import PathLike, identity_now
+from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.encoding import from_body, to_body
-from ray_h5.planning.facts import FileFacts, Question, Scope
+from ray_h5.planning.facts import FileFacts, Scope
 from ray_h5.planning.recent import Recent
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _MAX_FILES = 200_000
 _MAX_VALUE_BYTES = 1 << 30
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 3
+_VERSION = 4
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -59,16 +60,43 @@ MEMORY = Memory()
 """That of this process."""
 
 
-def recall(path: str, scope: Scope, index_dir: str | None, question: Question) -> FileFacts | None:
-    """Return what is known of a file in its present state, if anything; preferably what answers the question."""
-    facts = MEMORY.get(path, scope)
-    if index_dir is None or (facts is not None and facts.answers(question)):
-        return facts
+_KEPT: Recent[tuple[FileIdentity, FileFacts]] = Recent(_MAX_FILES)
+"""By index file: its state when this process wrote or read it, and what it says, but for the values."""
+
+
+def keep(facts: FileFacts, scope: Scope, index_dir: str) -> None:
+    """Have an index file that says what is known of a file.
+
+    Where this process had one before, that costs a look at its state.
+    """
+    where = index_path(facts.path, scope, index_dir)
+    noted = _KEPT.get(where)
+    if noted is None or noted[0] != _state(where) or not noted[1].holds(facts):
+        add(facts, recall(facts.path, scope, index_dir), scope, index_dir)
+        note_kept(facts, scope, index_dir)
+
+
+def note_kept(facts: FileFacts, scope: Scope, index_dir: str) -> None:
+    """Note that an index file says what is known of a file, as it does after `add`, in whichever process."""
+    where = index_path(facts.path, scope, index_dir)
+    state = _state(where)
+    if state is not None:
+        _KEPT.update(where, lambda _: (state, facts.outline()))
+
+
+def add(facts: FileFacts, kept: FileFacts | None, scope: Scope, index_dir: str) -> None:
+    """Save what is known of a file, unless all of it is what the index file says: `kept`, of `recall`."""
+    if kept is None or not kept.holds(facts):
+        save(facts if kept is None else kept.merged(facts), scope, index_dir)
+
+
+def recall(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
+    """Return what the index file says of a file in its present state, if anything."""
     kept = load(path, scope, index_dir)
     if kept is not None and not is_current(kept):
         logger.info("%s: what is kept of it is outdated, and made anew", path)
-        kept = None
-    return kept if facts is None or (kept is not None and kept.answers(question)) else facts
+        return None
+    return kept
 
 
 def is_current(facts: FileFacts) -> bool:
@@ -79,14 +107,16 @@ def is_current(facts: FileFacts) -> bool:
         return False  # opening it says what is wrong
 
 
-def check_index_dir(folder: str) -> str:
+def check_index_dir(folder: PathLike) -> str:
     """Make the folder; return its absolute path.
 
     Raises
     ------
     OptionError
-        If nothing can be written there, or the name is empty.
+        If nothing can be written there, or it is no path, or an empty one.
     """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise OptionError(f"index_dir={folder!r}: expected a folder, or None for none")
     # It would be the current folder, and is more often a variable that was not set.
     if not folder:
         raise OptionError("index_dir='': expected a folder; '.' is the current one")
@@ -166,6 +196,13 @@ def index_path(path: str, scope: Scope, index_dir: str) -> str:
     """Return where the index file of a data file lies."""
     name = hashlib.blake2b(json.dumps(_named(path, scope)).encode("utf-8", "surrogateescape"), digest_size=16)
     return os.path.join(index_dir, f"{name.hexdigest()}.h5index")
+
+
+def _state(where: str) -> FileIdentity | None:
+    try:
+        return FileIdentity.of(os.stat(where))
+    except OSError:
+        return None  # writing it says what is wrong
 
 
 def _distrust(where: str, why: str) -> None:

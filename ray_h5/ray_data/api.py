@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,7 @@ from ray_h5.planning.lookup import Lookup, read_ahead
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
 from ray_h5.planning.predicate import check_names
 from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.arguments import ShuffleLike, as_group
+from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_group, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.tasks import in_tasks
 
@@ -122,7 +121,7 @@ def read_h5(
     -------
     ray.data.Dataset
         One Arrow column a column; rows that are arrays become tensors of the same shape and
-        dtype. Complex numbers get a last axis of (real, imaginary).
+        dtype. Complex numbers get a last axis of (real, imaginary), also in arrays of varying length.
 
     Raises
     ------
@@ -140,6 +139,8 @@ def read_h5(
     >>> ds = ray_h5.read_h5("data/*.h5", columns=["signal", "label"])  # doctest: +SKIP
     >>> ds = ds.filter(expr=col("label") == 1)  # doctest: +SKIP
     """
+    resources = as_resources(concurrency, num_cpus, memory, ray_remote_args)
+    in_order = as_flag("preserve_order", preserve_order)
     source = H5Datasource(
         paths,
         columns=columns,
@@ -156,14 +157,14 @@ def read_h5(
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         allow_external=allow_external,
-        threads=max(1, int(num_cpus or 1)),
+        threads=max(1, int(resources["num_cpus"] or 1)),
         filesystem=filesystem,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )
-    ds = _dataset(source, concurrency=concurrency, num_cpus=num_cpus, memory=memory, ray_remote_args=ray_remote_args)
+    ds = _dataset(source, **resources)
     # The dataset has a context of its own; that of the user stays as it is.
-    ds.context.execution_options.preserve_order |= preserve_order
+    ds.context.execution_options.preserve_order |= in_order
     return ds
 
 
@@ -204,7 +205,7 @@ def build_index(
         As for `read_h5`.
     """
     scope = Scope.of(as_group(group), allow_external)
-    folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
+    folder = None if index_dir is None else check_index_dir(index_dir)
     paths = list_paths(paths)
     spread = read_ahead if is_local_only(paths) else in_tasks
     files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+import numpy as np
 from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
+from ray_h5.options import as_integer, is_number
 from ray_h5.planning import shuffle as shuffling
 from ray_h5.planning.plan import Tail
 from ray_h5.planning.shuffle import Shuffle
@@ -66,3 +69,32 @@ def as_dtypes(dtypes: Mapping[str, npt.DTypeLike] | None) -> Mapping[str, npt.DT
     if not isinstance(dtypes, Mapping):
         raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
     return dtypes
+
+
+def as_flag(name: str, value: object) -> bool:
+    """Return an option that is on or off."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise OptionError(f"{name}={value!r}: expected True or False")
+    return bool(value)
+
+
+def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remote_args: object) -> dict[str, Any]:
+    """Return what the read tasks reserve, in Python's numbers, which Ray takes."""
+    if ray_remote_args is not None and not isinstance(ray_remote_args, dict):
+        raise OptionError(
+            f"ray_remote_args={ray_remote_args!r}: expected a dict, such as {{'scheduling_strategy': ...}}"
+        )
+    return {
+        "concurrency": None if concurrency is None else as_integer("concurrency", concurrency, 1),
+        "num_cpus": _as_amount("num_cpus", num_cpus),
+        "memory": _as_amount("memory", memory),
+        "ray_remote_args": ray_remote_args,
+    }
+
+
+def _as_amount(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not (is_number(value) and 0 <= value < math.inf):
+        raise OptionError(f"{name}={value!r}: expected a number of 0 or more")
+    return float(value)

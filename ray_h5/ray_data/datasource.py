@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +18,6 @@ from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import as_names, near_names
-from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import build_index
@@ -27,7 +25,7 @@ from ray_h5.planning.lookup import Lookup, read_ahead
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
-from ray_h5.planning.predicate import check_names, evaluate
+from ray_h5.planning.predicate import check_names, check_there, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_column
 from ray_h5.planning.store import check_index_dir
 from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_shuffle, as_tail
@@ -113,7 +111,7 @@ class H5Datasource(Datasource):
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
         scope = Scope.of(as_group(group), allow_external, threads)
-        folder = None if index_dir is None else check_index_dir(os.fspath(index_dir))
+        folder = None if index_dir is None else check_index_dir(index_dir)
         lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
         names = None if columns is None else as_names(columns)
@@ -214,10 +212,9 @@ class H5Datasource(Datasource):
         """
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
             raise PredicateError(f"predicate: {name!r} is another one in each epoch; filter by it after reading")
-        known = {**self._delivered, **self._added}
         if self.get_projection_map() is not None:
-            derived = [name for name in names if (parts := parse_derived(name)) and parts[0] in self._output.names]
-            return {name: known[name] for name in self._output.names} | self._index.find(derived)
+            check_there(names, self._output.names)
+        known = {**self._delivered, **self._added}
         found = {name: known[name] for name in names if name in known}
         return {**found, **self._index.find([name for name in names if name not in found])}
 

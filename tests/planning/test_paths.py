@@ -171,6 +171,13 @@ def test_extensions_can_be_chosen(folder):
         expand_paths(folder, "txt")
 
 
+@pytest.mark.parametrize("given", [[], (), [""], ["."], [5], 5, b"h5", iter(["h5"])])
+def test_endings_are_named_one_by_one(tmp_path, given):
+    (tmp_path / "a.h5").touch()
+    with pytest.raises(OptionError, match=r"file_extensions=.*: expected at least one ending.* or None for all"):
+        expand_paths(tmp_path, file_extensions=given)
+
+
 def test_a_glob_that_names_an_extension_takes_what_it_matches(folder):
     assert names(expand_paths(f"{folder}/*.txt"), folder) == ["notes.txt"]
     assert names(expand_paths(f"{folder}/**/no*.txt"), folder) == ["notes.txt"]

@@ -222,6 +222,73 @@ SPOILT = {
 }
 
 
+def known_and(paths, folder):
+    """Plan in a process that knows the files, with a folder."""
+    return plan_files(paths, columns=["signal"], predicate=PREDICATE, index_dir=folder)[1].selection.tolist()
+
+
+def test_what_the_process_knows_is_kept_too(files, tmp_path, opened):
+    MEMORY.clear()
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    plan_files(files, columns=["signal"], predicate=PREDICATE)
+    del opened[:]
+    for folder in (one, other):
+        assert known_and(files, folder) == [1, 4, 7]
+        assert len(index_files(folder)) == 5
+    assert opened == []
+    for folder in (one, other):
+        assert planned(files, folder)["selection"] == [1, 4, 7]
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    "spoil", [Path.unlink, cut_at(20), flip_at(-40), a_folder], ids=["gone", "cut", "bit", "folder"]
+)
+def test_an_index_that_is_spoilt_meanwhile_is_restored(kept, files, opened, spoil):
+    folder, _ = kept
+    path = Path(store.index_path(files[0], Scope(), folder))
+    whole = path.read_bytes()
+    del opened[:]
+    for _ in range(2):
+        spoil(path)
+        assert known_and(files, folder) == [1, 4, 7]
+        assert path.read_bytes() == whole
+    assert opened == []
+
+
+def test_small_columns_that_were_added_since_are_kept(kept, files, opened):
+    folder, _ = kept
+    plan_files(files, columns=["signal"], predicate=where(score=1.0))  # without the folder
+    del opened[:]
+    assert plan_files(files, columns=["signal"], predicate=where(score=1.0), index_dir=folder)[1].num_rows == 1
+    assert opened == []
+    for predicate in (where(score=1.0), PREDICATE):
+        MEMORY.clear()
+        plan_files(files, columns=["signal"], predicate=predicate, index_dir=folder)
+    assert opened == []
+
+
+def test_what_others_kept_stays(kept, files, opened):
+    folder, _ = kept
+    MEMORY.clear()
+    plan_files(files, columns=["label"], predicate=where(score=1.0))
+    del opened[:]
+    plan_files(files, columns=["label"], predicate=where(score=1.0), index_dir=folder)
+    plan_files(files, columns=["label"], predicate=where(score=[1.0], label=1), index_dir=folder)
+    assert opened == []
+    assert planned(files, folder)["selection"] == [1, 4, 7]
+    assert opened == []
+
+
+def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
+    folder, expected = kept
+    planned(files, folder)
+    read = []
+    monkeypatch.setattr(store, "open", lambda *named: read.append(named), raising=False)
+    assert known_and(files, folder) == expected["selection"]
+    assert read == []
+
+
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
 def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil):
     folder, expected = kept
@@ -521,6 +588,7 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
     with h5py.File(path, "w") as file:
         for name, values in columns.items():
             file[name] = values
+        file.create_dataset("lists", (3,), h5py.vlen_dtype(np.dtype("c8")))[1] = np.array([1j, 2])
     MEMORY.clear()
 
     def found():

@@ -1,4 +1,5 @@
 import os
+import re
 import time
 
 import h5py
@@ -31,6 +32,7 @@ def paths(tmp_path_factory):
         with h5py.File(folder / f"{i}.h5", "a") as file:
             rng = np.random.default_rng(i)
             file["classes"] = rng.integers(0, 4, (rows, 5))
+            file["weight"] = rng.integers(0, 2, (rows, 5))
             file["mask/train"] = np.arange(0, rows, 3)
         found.append(str(folder / f"{i}.h5"))
     return found
@@ -220,6 +222,31 @@ def test_a_constant_selects_all_or_nothing(paths):
 def test_what_is_no_filter(paths, expression, error, says):
     with pytest.raises(error, match=says):
         read(paths).filter(expr=expression).count()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "criteria", "says"),
+    [
+        (["x"], {"classes": any_equal(2)}, "no column 'classes'. There is: x."),
+        (["x", "classes"], {"clases": any_equal(2)}, "no column 'clases'. Did you mean 'classes'?"),
+        (["classes"], {"classes": any_equal(2, valid="weight")}, "no column 'weight'. There is: classes."),
+        (["x"], {"mask/train": row_mask()}, "no column 'mask/train'. There is: x."),
+        (["x"], {"u": 1}, "no column 'u'. There is: x."),
+    ],
+)
+def test_a_filter_reads_nothing_that_a_selection_dropped(paths, chosen, criteria, says):
+    ds = read(paths, columns=["x", "u", "classes", "weight"]).select_columns(chosen)
+    with pytest.raises(UnknownColumnError, match=rf"^predicate: {re.escape(says)}$"):
+        ds.filter(expr=where(**criteria)).count()
+
+
+def test_a_filter_reads_what_is_dropped_behind_it(paths):
+    expression = where(classes=any_equal(2, valid="weight"))
+    ds = read(paths, columns=["x", "classes", "weight"])
+    expected = read(paths).filter(expr=expression).count()
+    assert 0 < expected < 100
+    assert ds.filter(expr=expression).select_columns(["x"]).count() == expected
+    assert ds.select_columns(["classes", "weight"]).filter(expr=expression).count() == expected
 
 
 def test_no_row_selected_is_an_empty_dataset(paths):

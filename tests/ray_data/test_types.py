@@ -8,6 +8,7 @@ from ray.data.extensions import ArrowTensorTypeV2
 import ray_h5
 from ray_h5 import RowReader
 from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -105,3 +106,30 @@ def test_what_cannot_be_a_column_is_named_and_the_rest_stays_readable(typed):
     for name in ("compound", "opaque", "lists"):
         with pytest.raises(OptionError, match="cannot be cast"):
             ray_h5.read_h5(typed, dtypes={name: "f4"})
+
+
+@pytest.mark.parametrize("element", ["c8", "c16"])
+def test_complex_numbers_of_varying_length_are_lists_of_pairs(tmp_path, element):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        spikes = file.create_dataset("spikes", (6,), h5py.vlen_dtype(np.dtype(element)))
+        for i in (0, 2, 3, 5):  # rows 1 and 4 are never written
+            spikes[i] = (np.arange(i) * (0.1 - 2j)).astype(element)
+        file["n"] = np.arange(6)
+    part = pa.float32() if element == "c8" else pa.float64()
+    ds = ray_h5.read_h5(path, index_dir=tmp_path / "index")
+    assert ds.schema().base_schema.field("spikes").type == pa.large_list(pa.list_(part, 2))
+    with h5py.File(path) as file:
+        expected = list(file["spikes"])
+    pairs = [[[value.real, value.imag] for value in row.tolist()] for row in expected]
+    for rows in (list(range(6)), [1, 4], [5, 1]):
+        found = ray_h5.read_h5(path).filter(expr=ray_h5.where(n=rows)) if len(rows) < 6 else ds
+        table = pa.concat_tables(found.iter_batches(batch_size=None, batch_format="pyarrow"))
+        assert table["spikes"].to_pylist() == [pairs[row] for row in sorted(rows)]
+    for row, batch in enumerate(ds.iter_batches(batch_size=1, batch_format="numpy")):
+        assert [list(pair) for pair in batch["spikes"][0]] == pairs[row]
+    assert ds.filter(expr=ray_h5.where(n=[])).schema().base_schema == ds.schema().base_schema
+    assert ds.filter(expr=col("spikes").is_null()).count() == 0
+    samples = H5Dataset(path)
+    assert all(np.array_equal(samples[row].spikes, expected[row]) for row in range(6))
+    assert {samples[row].spikes.dtype for row in range(6)} == {np.dtype(element)}
