@@ -35,10 +35,12 @@ class Moments:
     Parameters
     ----------
     count : ndarray of int64
-        Values that were counted. All three arrays have the shape of a row with 1 for each axis that was
+        Values that were counted. All four arrays have the shape of a row with 1 for each axis that was
         reduced, so that they broadcast against a row and against a batch of rows.
     mean : ndarray of float64
         Their mean.
+    low : ndarray of float64
+        What rounding took from the mean: that of two parts has to keep the digits that tell one from the other.
     m2 : ndarray of float64
         The sum of their squared deviations from the mean.
     axis : tuple of int
@@ -47,12 +49,13 @@ class Moments:
 
     count: np.ndarray[Any, np.dtype[np.int64]]
     mean: np.ndarray[Any, np.dtype[np.float64]]
+    low: np.ndarray[Any, np.dtype[np.float64]]
     m2: np.ndarray[Any, np.dtype[np.float64]]
     axis: tuple[int, ...]
 
     def __post_init__(self) -> None:
         # Arithmetic on arrays without axes, those of a scalar column, gives numbers, which torch does not take.
-        for name in ("count", "mean", "m2"):
+        for name in ("count", "mean", "low", "m2"):
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @classmethod
@@ -94,13 +97,13 @@ class Moments:
     @classmethod
     def _of_none(cls, shape: tuple[int, ...], axes: tuple[int, ...]) -> Moments:
         kept = tuple(1 if axis in axes else shape[axis] for axis in range(1, len(shape)))
-        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), axes)
+        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), np.zeros(kept), axes)
 
     def merge(self, other: Moments) -> Moments:
         """Return the moments of both sets of values.
 
         Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
-        COMPSTAT 1982. The weighted mean of the means keeps the digits of a large mean.
+        COMPSTAT 1982. Means have twice the digits of float64: the difference of two large ones keeps those of float64.
 
         Raises
         ------
@@ -119,11 +122,15 @@ class Moments:
         share = other.count / np.maximum(count, 1)
         # An overflow is found in the result. In this order a part without values adds 0, however large the mean.
         with np.errstate(invalid="ignore", over="ignore"):
-            delta = other.mean - self.mean
+            high, rest = other.mean - self.mean, other.low - self.low
+            delta = high + rest
             m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
+            # Not delta, which is the other's mean where this part has no values, and has lost its low digits.
+            mean, lost = _two_sum(self.mean, high * share)
+            mean, low = _two_sum(mean, lost + (self.low + rest * share))
         if not np.isfinite(m2).all():
             raise NonFiniteError(_TOO_LARGE)
-        return Moments(count, self.mean + delta * share, m2, self.axis)
+        return Moments(count, mean, low, m2, self.axis)
 
     def std(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the standard deviation, numpy's with ``ddof=0``; 0 where nothing was counted."""
@@ -135,18 +142,18 @@ class Moments:
         return self.std() <= 2 * np.finfo(np.float64).eps * np.abs(self.mean)
 
     def pack(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return count, mean and m2 as one array, shape (3, ...); counts are exact up to 2**53."""
-        return np.stack([self.count.astype(np.float64), self.mean, self.m2])
+        """Return count, mean, low and m2 as one array, shape (4, ...); counts are exact up to 2**53."""
+        return np.stack([self.count.astype(np.float64), self.mean, self.low, self.m2])
 
     @classmethod
     def unpack(cls, packed: np.ndarray[Any, np.dtype[np.float64]], axis: Iterable[int]) -> Moments:
         """Return the moments that `pack` gave, of these axes."""
-        count, mean, m2 = np.array(packed, dtype=np.float64)
-        return cls(np.asarray(count).astype(np.int64), np.asarray(mean), np.asarray(m2), tuple(axis))
+        count, mean, low, m2 = np.array(packed, dtype=np.float64)
+        return cls(np.asarray(count).astype(np.int64), mean, low, m2, tuple(axis))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the moments as lists and numbers, which JSON keeps to the last bit."""
-        arrays = {"count": self.count, "mean": self.mean, "m2": self.m2}
+        arrays = {"count": self.count, "mean": self.mean, "low": self.low, "m2": self.m2}
         flat = {name: array.ravel().tolist() for name, array in arrays.items()}
         return flat | {"shape": list(self.mean.shape), "axis": list(self.axis)}
 
@@ -161,21 +168,22 @@ class Moments:
         """
         try:
             shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
-            count, mean, m2 = (
-                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")
+            count, mean, low, m2 = (
+                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "low", "m2")
             )
         except (KeyError, TypeError, ValueError) as exc:
             raise OptionError(f"expected what Moments.to_dict gave, found something else: {exc}") from exc
-        _check_state(count, mean, m2, axis)
+        _check_state(count, mean, low, m2, axis)
         # Not by way of floats, which end at 2**53.
-        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
+        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, low, m2, axis)
 
 
-def _check_state(count: Any, mean: Any, m2: Any, axis: tuple[int, ...]) -> None:
+def _check_state(count: Any, mean: Any, low: Any, m2: Any, axis: tuple[int, ...]) -> None:
     """Raise an OptionError unless these can be moments; NaN is none of them."""
     for name, fits, wanted in (
         ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
         ("mean", np.isfinite(mean), "finite numbers"),
+        ("low", np.isfinite(low), "finite numbers"),
         ("m2", (m2 >= 0) & np.isfinite(m2), "finite numbers of 0 or more"),
     ):
         if not np.all(fits):
@@ -257,7 +265,18 @@ def _moments(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Moments:
             squares += _sum_of_squares(deviations, axes)
         count = batch.size // shift.size
         m2 = np.maximum(squares - total * (total / count), 0)
-    return Moments(np.full(shift.shape, count, np.int64), shift + total / count, m2, axes)
+        mean, low = _two_sum(shift, total / count)
+    return Moments(np.full(shift.shape, count, np.int64), mean, low, m2, axes)
+
+
+def _two_sum(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return a sum, and what rounding took from it; exact.
+
+    Knuth: The Art of Computer Programming, volume 2, 4.2.2, theorem B.
+    """
+    total = one + other
+    most = total - one
+    return total, (one - (total - most)) + (other - most)
 
 
 def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -328,7 +347,8 @@ def _moments_without_nan(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> 
         # The mean is rounded; what it is off by is taken back out.
         rest = values.sum(axis=axes, keepdims=True)
         m2 = np.maximum(np.square(values).sum(axis=axes, keepdims=True) - rest * (rest / least), 0)
-    return Moments(count[0].astype(np.int64), (mean + rest / least)[0], m2[0], axes)
+        mean, low = _two_sum(mean, rest / least)
+    return Moments(count[0].astype(np.int64), mean[0], low[0], m2[0], axes)
 
 
 def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:

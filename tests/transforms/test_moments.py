@@ -65,6 +65,34 @@ def test_digits_are_kept_with_large_means():
     assert not np.allclose(naive, 1, rtol=1e-1)
 
 
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([None, 0, (0, 2)]),
+    st.sampled_from([0.0, 1e6, -1e8, 1e9 / 3, 1e12]),
+    st.integers(1, 60),
+    st.sampled_from(["raise", "omit"]),
+    st.randoms(),
+)
+@settings(max_examples=50)
+def test_many_parts_keep_the_digits_of_the_whole(seed, axis, mean, cuts, nan_policy, random):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((400, 3, 2)) + mean
+    if nan_policy == "omit":
+        rows[rng.random(rows.shape) < 0.1] = np.nan
+        rows[random.randrange(400) :, 0, :] = np.nan  # some parts have no value there
+    near = (rows - mean).astype(np.longdouble)  # exact
+    parts = [Moments.of(each, axis, nan_policy) for each in np.split(rows, sorted(rng.integers(0, 401, cuts)))]
+    while len(parts) > 1:
+        random.shuffle(parts)
+        parts.append(parts.pop().merge(parts.pop()))
+    whole = parts[0]
+    expected = np.nanstd(near, axis, keepdims=True)[0].astype("f8")
+    np.testing.assert_allclose(whole.std(), expected, rtol=1e-13)
+    off = (whole.mean - np.longdouble(mean)) + whole.low - np.nanmean(near, axis, keepdims=True)[0]
+    assert (np.abs(off) <= 1e-13).all()
+    assert (whole.mean == whole.mean + whole.low).all()
+
+
 def test_a_first_row_that_is_an_outlier_costs_no_digits_that_matter():
     rows = np.random.default_rng(0).standard_normal((1000, 2))
     rows[0] = 1e9
@@ -133,10 +161,11 @@ def test_only_the_same_can_be_merged():
 
 def test_json_and_packing_keep_every_bit():
     moments = Moments.of(np.random.default_rng(0).standard_normal((9, 2, 3)) / 3, (0, 2))
+    assert moments.low.any()
     for back in (Moments.from_dict(json.loads(json.dumps(moments.to_dict()))), Moments.unpack(moments.pack(), (0, 2))):
         assert back.axis == (0, 2)
         assert back.count.dtype == np.int64
-        for name in ("count", "mean", "m2"):
+        for name in ("count", "mean", "low", "m2"):
             assert np.array_equal(getattr(back, name), getattr(moments, name))
 
 
@@ -151,7 +180,7 @@ def test_reads_only():
 def test_moments_of_a_scalar_column_are_arrays():
     one = Moments.of(np.arange(10.0))
     for moments in (one, one.merge(Moments.of(np.arange(5.0))), Moments.unpack(one.pack(), one.axis)):
-        assert all(isinstance(each, np.ndarray) for each in (moments.count, moments.mean, moments.m2))
+        assert all(isinstance(each, np.ndarray) for each in (moments.count, moments.mean, moments.low, moments.m2))
 
 
 @pytest.mark.parametrize("axis", [np.int64(0), (np.int32(0), np.int64(2))])
@@ -199,6 +228,7 @@ def test_values_too_large_are_an_error_however_they_are_cut():
         {"m2": ["a", 1.0]},
         {"mean": [float("nan"), 0.0]},
         {"mean": []},
+        {"low": [float("inf"), 0.0]},
         {"count": [1.5, 2]},
         {"count": [-1, 2]},
         {"shape": None},
