@@ -89,7 +89,7 @@ class Moments:
         axes = normalize_axis(axis, batch.ndim)
         if batch.size == 0:
             return cls._of_none(batch.shape, axes)
-        moments = _moments(batch, axes) if nan_policy == "raise" else _moments_without_nan(batch, axes)
+        moments = _moments(batch, axes, omit_nan=nan_policy == "omit" and batch.dtype.kind == "f")
         if not np.isfinite(moments.m2).all():
             raise NonFiniteError(_what_is_not_finite(batch, nan_policy, row_ids))
         return moments
@@ -126,8 +126,7 @@ class Moments:
             delta = high + rest
             m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
             # Not delta, which is the other's mean where this part has no values, and has lost its low digits.
-            mean, lost = _two_sum(self.mean, high * share)
-            mean, low = _two_sum(mean, lost + (self.low + rest * share))
+            mean, low = _in_two(self.mean, high * share, self.low + rest * share)
         if not np.isfinite(m2).all():
             raise NonFiniteError(_TOO_LARGE)
         return Moments(count, mean, low, m2, self.axis)
@@ -138,8 +137,8 @@ class Moments:
         return deviation
 
     def constant(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return where all values are the same, but for what rounding in float64 leaves."""
-        return self.std() <= 2 * np.finfo(np.float64).eps * np.abs(self.mean)
+        """Return where the standard deviation is 0: of values that are all the same nothing is rounded."""
+        return np.asarray(self.std() == 0)
 
     def pack(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return count, mean, low and m2 as one array, shape (4, ...); counts are exact up to 2**53."""
@@ -244,29 +243,69 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     return axes
 
 
-def _moments(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Moments:
-    """Return moments from sums of deviations from the first value: no digits are lost to a large mean.
+def _moments(batch: np.ndarray[Any, Any], axes: tuple[int, ...], *, omit_nan: bool) -> Moments:
+    """Return moments from sums of deviations from one of the values: no digits are lost to a large mean.
 
-    The first value is one of those counted, so its own squared deviation is a part of the sum: at worst
-    log10(n) digits are lost, where it is an outlier, and a constant is exactly constant.
+    That value is one of those counted, so its own squared deviation is a part of the sum: at worst log10(n) digits
+    are lost, where it is an outlier, and a constant is exactly constant.
     """
-    first = batch[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(batch.ndim))]
-    shift = first[0].astype(np.float64)
+    origin = _least(batch, axes) if omit_nan else _first(batch, axes)
+    is_long = _is_long(batch)
+    shift, rest = _halves(origin) if is_long else (origin.astype(np.float64), 0.0)
     total, squares = np.zeros(shift.shape), np.zeros(shift.shape)
+    count = np.full(shift.shape, batch.size // shift.size, np.int64)
     rows = max(1, _BLOCK_VALUES // batch[0].size)
     buffer = np.empty((min(rows, len(batch)), *batch.shape[1:]))
     # An overflow or a NaN is found in the result, and reported by name.
     with np.errstate(invalid="ignore", over="ignore"):
         for row in range(0, len(batch), rows):
-            deviations = buffer[: len(batch) - row]
-            np.copyto(deviations, batch[row : row + rows])
-            deviations -= shift
+            block, deviations = batch[row : row + rows], buffer[: len(batch) - row]
+            if is_long:
+                high, low = _halves(block)
+                np.subtract(high, shift, out=deviations)
+                deviations += low - rest
+            else:
+                np.copyto(deviations, block)
+                deviations -= shift
+            if omit_nan:
+                missing = np.isnan(block)
+                deviations[missing] = 0
+                count -= missing.sum(axis=axes, keepdims=True)
             total += _sum(deviations, axes)
             squares += _sum_of_squares(deviations, axes)
-        count = batch.size // shift.size
-        m2 = np.maximum(squares - total * (total / count), 0)
-        mean, low = _two_sum(shift, total / count)
-    return Moments(np.full(shift.shape, count, np.int64), mean, low, m2, axes)
+        average = total / np.maximum(count, 1)
+        m2 = np.maximum(squares - total * average, 0)
+        mean, low = _in_two(shift, rest, average)
+    return Moments(count[0], mean[0], low[0], m2[0], axes)
+
+
+def _first(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return batch[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(batch.ndim))]
+
+
+def _least(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return the least values, which are no NaN as the first ones may be; 0 where there is nothing else."""
+    least: np.ndarray[Any, Any] = np.fmin.reduce(batch, axis=axes, keepdims=True)
+    least[np.isnan(least)] = 0
+    return least
+
+
+def _is_long(values: np.ndarray[Any, Any]) -> bool:
+    """Tell whether these are integers beyond 2**53, of which float64 lacks digits."""
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        return False
+    return bool(values.max() > 2**53 or values.min() < -(2**53))
+
+
+def _halves(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return two arrays of float64 that add up to integers of 64 bits, exactly."""
+    return (values >> 32) * 2.0**32, (values & 0xFFFFFFFF).astype(np.float64)
+
+
+def _in_two(one: Any, other: Any, third: Any) -> tuple[Any, Any]:
+    """Return the sum of three, and what rounding took from it."""
+    total, lost = _two_sum(one, other)
+    return _two_sum(total, lost + third)
 
 
 def _two_sum(one: Any, other: Any) -> tuple[Any, Any]:
@@ -280,7 +319,7 @@ def _two_sum(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return ``block.sum(axes, keepdims=True)[0]`` of a contiguous block, its greater part as a product with ones.
+    """Return ``block.sum(axes, keepdims=True)`` of a contiguous block, its greater part as a product with ones.
 
     Measured: BLAS takes half the time of numpy's sum over the last axis, and a third of it over the first.
     """
@@ -294,7 +333,7 @@ def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, 
 
 
 def _sum_of_squares(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return ``np.square(block).sum(axes, keepdims=True)[0]``; what is in `block` is lost.
+    """Return ``np.square(block).sum(axes, keepdims=True)``; what is in `block` is lost.
 
     Measured: a product of each stretch with itself takes two thirds of the time of squares that are then added.
     """
@@ -324,31 +363,14 @@ def _sum_rest(
     block: np.ndarray[Any, Any], kept: int, sums: np.ndarray[Any, Any], axes: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     shaped = sums.reshape(*block.shape[:kept], *[1] * (block.ndim - kept))
-    rest: np.ndarray[Any, Any] = shaped.sum(axis=axes, keepdims=True)[0]
+    rest: np.ndarray[Any, Any] = shaped.sum(axis=axes, keepdims=True)
     return rest
 
 
 def _over_rows(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
     sums = (_ones(len(block)) @ block.reshape(len(block), -1)).reshape(1, *block.shape[1:])
-    rest: np.ndarray[Any, Any] = sums.sum(axis=axes, keepdims=True)[0]
+    rest: np.ndarray[Any, Any] = sums.sum(axis=axes, keepdims=True)
     return rest
-
-
-def _moments_without_nan(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Moments:
-    values = batch.astype(np.float64)
-    missing = np.isnan(values)
-    count = np.sum(~missing, axis=axes, keepdims=True)
-    least = np.maximum(count, 1)
-    values[missing] = 0
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = values.sum(axis=axes, keepdims=True) / least
-        values -= mean
-        values[missing] = 0
-        # The mean is rounded; what it is off by is taken back out.
-        rest = values.sum(axis=axes, keepdims=True)
-        m2 = np.maximum(np.square(values).sum(axis=axes, keepdims=True) - rest * (rest / least), 0)
-        mean, low = _two_sum(mean, rest / least)
-    return Moments(count[0].astype(np.int64), mean[0], low[0], m2[0], axes)
 
 
 def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:

@@ -1,4 +1,6 @@
 import json
+import math
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -121,6 +123,34 @@ def test_a_constant_is_constant_also_after_merging(value, nan_policy):
     assert moments.constant().tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize("nan_policy", ["raise", "omit"])
+def test_values_that_differ_in_their_last_bit_are_not_constant(nan_policy):
+    rows = np.full(1001, 0.1)
+    rows[500] = np.nextafter(0.1, 1)
+    moments = Moments.of(rows[:17], 0, nan_policy).merge(Moments.of(rows[17:], 0, nan_policy))
+    assert not moments.constant()
+    np.testing.assert_allclose(moments.std(), (rows - 0.1).std(), rtol=1e-12)
+
+
+@given(
+    st.sampled_from(["i8", ">i8", "u8", "i4"]),
+    st.floats(0, 1),
+    st.sampled_from([1, 2, 700, 2**20, 2**31, 2**40, 2**62, 2**64]),
+    st.integers(0, 2**32),
+    st.sampled_from(["raise", "omit"]),
+)
+def test_integers_have_the_deviation_that_exact_arithmetic_gives(dtype, place, spread, seed, nan_policy):
+    limits, rng = np.iinfo(dtype), np.random.default_rng(seed)
+    least = limits.min + int(place * (int(limits.max) - limits.min))
+    values = [min(least + int(each * spread), int(limits.max)) for each in rng.random(400)]
+    parts = np.split(np.array(values, dtype), sorted(rng.integers(0, 401, 5)))
+    whole = reduce(Moments.merge, [Moments.of(part, 0, nan_policy) for part in parts])
+    squares = len(values) * sum(each**2 for each in values) - sum(values) ** 2
+    assert whole.constant() == (squares == 0)
+    np.testing.assert_allclose(whole.std(), math.sqrt(squares) / len(values), rtol=1e-13)
+    np.testing.assert_allclose(whole.mean, sum(values) / len(values), rtol=1e-15, atol=1e-14 * whole.std())
+
+
 @pytest.mark.parametrize(
     ("rows", "axis", "policy", "error", "words"),
     [
@@ -132,6 +162,7 @@ def test_a_constant_is_constant_also_after_merging(value, nan_policy):
             "1 NaN and 0 infinite of 2 values, the first, nan at 1, in row 0",
         ),
         ([1.0, np.inf], 0, "omit", NonFiniteError, "1 infinite of 2 values, the first, inf, in row 1"),
+        ([-np.inf, np.nan, -np.inf], 0, "omit", NonFiniteError, "1 NaN and 2 infinite of 3 values, the first, -inf"),
         ([[1e200], [-1e200]], 0, "raise", NonFiniteError, "too large for their squares"),
         ([[1e200], [2e200], [np.nan]], 0, "omit", NonFiniteError, "too large for their squares"),
         ([[1.0]], 1, "raise", OptionError, "expected axis 0, the rows"),

@@ -124,6 +124,14 @@ def test_a_constant_is_an_error_that_names_it_or_becomes_zero():
         Scaler.fit(rows[:, 1])
 
 
+def test_large_integers_that_differ_are_not_constant():
+    rows = 1_700_000_000_000_000_000 + np.random.default_rng(0).integers(0, 700, 400)
+    scaler = Scaler.fit(rows[:200], epsilon=0).update(rows[200:])
+    np.testing.assert_allclose(scaler.scale, (rows - rows[0]).std(), rtol=1e-14)
+    with pytest.raises(ConstantColumnError, match=r"all values are 1\.7e\+18"):
+        Scaler.fit(np.full(400, rows[0]))
+
+
 def test_errors():
     rows = np.random.default_rng(0).standard_normal((9, 3, 5))
     scaler = Scaler.fit(rows, (0, 2))
