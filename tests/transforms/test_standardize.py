@@ -53,6 +53,15 @@ def test_digits_are_kept_with_large_means(dtype):
     np.testing.assert_allclose(found, expected, atol=1e-6 if dtype == "f4" else 1e-10)
 
 
+def test_the_mean_that_is_subtracted_has_more_digits_than_float64():
+    rows = np.random.default_rng(0).standard_normal((5000, 4)) + 1e12
+    scaler = Scaler.fit(rows[:99], 0, epsilon=0).update(rows[99:])
+    near = rows - 1e12
+    for found in (scaler.transform(rows), scaler.transform(torch.from_numpy(rows)).numpy()):
+        np.testing.assert_allclose(found, (near - near.mean(0)) / near.std(0), atol=1e-13)
+    assert np.array_equal(scaler.inverse(scaler.transform(rows)), rows)
+
+
 def test_update_and_merge_are_one_fit_of_all_rows():
     rows = np.random.default_rng(0).standard_normal((90, 4))
     whole, parts = Scaler.fit(rows, 0), Scaler.fit(rows[:30], 0)
