@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["load_scalers", "read_scalers", "save_scalers"]
 
 _FORMAT = "ray_h5.scalers"
-_VERSION = 1
+_VERSION = 2
 _NO_SCALERS = "{}: expected an npz file that Standardize.save wrote, found {}; save the scalers again"
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer, is_integer
+from ray_h5.transforms.sums import in_two, moments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,9 +23,6 @@ NanPolicy: TypeAlias = Literal["raise", "omit"]
 
 _TOO_LARGE = "values are too large for their squares in float64; scale them first"
 
-_BLOCK_VALUES = 131_072
-"""Values converted to float64 at a time, so that they stay in a core's cache; measured."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
@@ -35,10 +31,12 @@ class Moments:
     Parameters
     ----------
     count : ndarray of int64
-        Values that were counted. All three arrays have the shape of a row with 1 for each axis that was
+        Values that were counted. All four arrays have the shape of a row with 1 for each axis that was
         reduced, so that they broadcast against a row and against a batch of rows.
     mean : ndarray of float64
         Their mean.
+    low : ndarray of float64
+        What rounding took from the mean: that of two parts has to keep the digits that tell one from the other.
     m2 : ndarray of float64
         The sum of their squared deviations from the mean.
     axis : tuple of int
@@ -47,12 +45,13 @@ class Moments:
 
     count: np.ndarray[Any, np.dtype[np.int64]]
     mean: np.ndarray[Any, np.dtype[np.float64]]
+    low: np.ndarray[Any, np.dtype[np.float64]]
     m2: np.ndarray[Any, np.dtype[np.float64]]
     axis: tuple[int, ...]
 
     def __post_init__(self) -> None:
         # Arithmetic on arrays without axes, those of a scalar column, gives numbers, which torch does not take.
-        for name in ("count", "mean", "m2"):
+        for name in ("count", "mean", "low", "m2"):
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @classmethod
@@ -86,7 +85,7 @@ class Moments:
         axes = normalize_axis(axis, batch.ndim)
         if batch.size == 0:
             return cls._of_none(batch.shape, axes)
-        moments = _moments(batch, axes) if nan_policy == "raise" else _moments_without_nan(batch, axes)
+        moments = cls(*moments_of(batch, axes, omit_nan=nan_policy == "omit" and batch.dtype.kind == "f"), axes)
         if not np.isfinite(moments.m2).all():
             raise NonFiniteError(_what_is_not_finite(batch, nan_policy, row_ids))
         return moments
@@ -94,13 +93,13 @@ class Moments:
     @classmethod
     def _of_none(cls, shape: tuple[int, ...], axes: tuple[int, ...]) -> Moments:
         kept = tuple(1 if axis in axes else shape[axis] for axis in range(1, len(shape)))
-        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), axes)
+        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), np.zeros(kept), axes)
 
     def merge(self, other: Moments) -> Moments:
         """Return the moments of both sets of values.
 
         Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
-        COMPSTAT 1982. The weighted mean of the means keeps the digits of a large mean.
+        COMPSTAT 1982. Means have twice the digits of float64: the difference of two large ones keeps those of float64.
 
         Raises
         ------
@@ -119,11 +118,14 @@ class Moments:
         share = other.count / np.maximum(count, 1)
         # An overflow is found in the result. In this order a part without values adds 0, however large the mean.
         with np.errstate(invalid="ignore", over="ignore"):
-            delta = other.mean - self.mean
+            high, rest = other.mean - self.mean, other.low - self.low
+            delta = high + rest
             m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
+            # Not delta, which is the other's mean where this part has no values, and has lost its low digits.
+            mean, low = in_two(self.mean, high * share, self.low + rest * share)
         if not np.isfinite(m2).all():
             raise NonFiniteError(_TOO_LARGE)
-        return Moments(count, self.mean + delta * share, m2, self.axis)
+        return Moments(count, mean, low, m2, self.axis)
 
     def std(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the standard deviation, numpy's with ``ddof=0``; 0 where nothing was counted."""
@@ -131,22 +133,22 @@ class Moments:
         return deviation
 
     def constant(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return where all values are the same, but for what rounding in float64 leaves."""
-        return self.std() <= 2 * np.finfo(np.float64).eps * np.abs(self.mean)
+        """Return where the standard deviation is 0: of values that are all the same nothing is rounded."""
+        return np.asarray(self.std() == 0)
 
     def pack(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return count, mean and m2 as one array, shape (3, ...); counts are exact up to 2**53."""
-        return np.stack([self.count.astype(np.float64), self.mean, self.m2])
+        """Return count, mean, low and m2 as one array, shape (4, ...); counts are exact up to 2**53."""
+        return np.stack([self.count.astype(np.float64), self.mean, self.low, self.m2])
 
     @classmethod
     def unpack(cls, packed: np.ndarray[Any, np.dtype[np.float64]], axis: Iterable[int]) -> Moments:
         """Return the moments that `pack` gave, of these axes."""
-        count, mean, m2 = np.array(packed, dtype=np.float64)
-        return cls(np.asarray(count).astype(np.int64), np.asarray(mean), np.asarray(m2), tuple(axis))
+        count, mean, low, m2 = np.array(packed, dtype=np.float64)
+        return cls(np.asarray(count).astype(np.int64), mean, low, m2, tuple(axis))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the moments as lists and numbers, which JSON keeps to the last bit."""
-        arrays = {"count": self.count, "mean": self.mean, "m2": self.m2}
+        arrays = {"count": self.count, "mean": self.mean, "low": self.low, "m2": self.m2}
         flat = {name: array.ravel().tolist() for name, array in arrays.items()}
         return flat | {"shape": list(self.mean.shape), "axis": list(self.axis)}
 
@@ -161,21 +163,22 @@ class Moments:
         """
         try:
             shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
-            count, mean, m2 = (
-                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")
+            count, mean, low, m2 = (
+                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "low", "m2")
             )
         except (KeyError, TypeError, ValueError) as exc:
             raise OptionError(f"expected what Moments.to_dict gave, found something else: {exc}") from exc
-        _check_state(count, mean, m2, axis)
+        _check_state(count, mean, low, m2, axis)
         # Not by way of floats, which end at 2**53.
-        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
+        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, low, m2, axis)
 
 
-def _check_state(count: Any, mean: Any, m2: Any, axis: tuple[int, ...]) -> None:
+def _check_state(count: Any, mean: Any, low: Any, m2: Any, axis: tuple[int, ...]) -> None:
     """Raise an OptionError unless these can be moments; NaN is none of them."""
     for name, fits, wanted in (
         ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
         ("mean", np.isfinite(mean), "finite numbers"),
+        ("low", np.isfinite(low), "finite numbers"),
         ("m2", (m2 >= 0) & np.isfinite(m2), "finite numbers of 0 or more"),
     ):
         if not np.all(fits):
@@ -234,101 +237,6 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     if 0 not in axes:
         raise _without_rows(axis, given)
     return axes
-
-
-def _moments(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Moments:
-    """Return moments from sums of deviations from the first value: no digits are lost to a large mean.
-
-    The first value is one of those counted, so its own squared deviation is a part of the sum: at worst
-    log10(n) digits are lost, where it is an outlier, and a constant is exactly constant.
-    """
-    first = batch[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(batch.ndim))]
-    shift = first[0].astype(np.float64)
-    total, squares = np.zeros(shift.shape), np.zeros(shift.shape)
-    rows = max(1, _BLOCK_VALUES // batch[0].size)
-    buffer = np.empty((min(rows, len(batch)), *batch.shape[1:]))
-    # An overflow or a NaN is found in the result, and reported by name.
-    with np.errstate(invalid="ignore", over="ignore"):
-        for row in range(0, len(batch), rows):
-            deviations = buffer[: len(batch) - row]
-            np.copyto(deviations, batch[row : row + rows])
-            deviations -= shift
-            total += _sum(deviations, axes)
-            squares += _sum_of_squares(deviations, axes)
-        count = batch.size // shift.size
-        m2 = np.maximum(squares - total * (total / count), 0)
-    return Moments(np.full(shift.shape, count, np.int64), shift + total / count, m2, axes)
-
-
-def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return ``block.sum(axes, keepdims=True)[0]`` of a contiguous block, its greater part as a product with ones.
-
-    Measured: BLAS takes half the time of numpy's sum over the last axis, and a third of it over the first.
-    """
-    kept, inner = _split(block, axes)
-    if inner > 1:
-        stretches = block.reshape(-1, inner)
-        # Ones for a large row would be as large as the row, and stay.
-        sums = stretches @ _ones(inner) if inner <= _BLOCK_VALUES else stretches.sum(axis=1)
-        return _sum_rest(block, kept, sums, axes)
-    return _over_rows(block, axes)
-
-
-def _sum_of_squares(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return ``np.square(block).sum(axes, keepdims=True)[0]``; what is in `block` is lost.
-
-    Measured: a product of each stretch with itself takes two thirds of the time of squares that are then added.
-    """
-    kept, inner = _split(block, axes)
-    if inner > 1:
-        stretches = block.reshape(-1, 1, inner)
-        return _sum_rest(block, kept, np.matmul(stretches, stretches.transpose(0, 2, 1)).reshape(-1), axes)
-    np.multiply(block, block, out=block)
-    return _over_rows(block, axes)
-
-
-@lru_cache(maxsize=4)
-def _ones(count: int) -> np.ndarray[Any, Any]:
-    """Return as many ones, at most `_BLOCK_VALUES`; to make them anew takes as long as a pass over the block."""
-    return np.ones(count)
-
-
-def _split(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> tuple[int, int]:
-    """Return how many axes come before those at the end that are reduced, and how many values these have."""
-    kept = block.ndim
-    while kept - 1 in axes:
-        kept -= 1
-    return kept, math.prod(block.shape[kept:])
-
-
-def _sum_rest(
-    block: np.ndarray[Any, Any], kept: int, sums: np.ndarray[Any, Any], axes: tuple[int, ...]
-) -> np.ndarray[Any, Any]:
-    shaped = sums.reshape(*block.shape[:kept], *[1] * (block.ndim - kept))
-    rest: np.ndarray[Any, Any] = shaped.sum(axis=axes, keepdims=True)[0]
-    return rest
-
-
-def _over_rows(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    sums = (_ones(len(block)) @ block.reshape(len(block), -1)).reshape(1, *block.shape[1:])
-    rest: np.ndarray[Any, Any] = sums.sum(axis=axes, keepdims=True)[0]
-    return rest
-
-
-def _moments_without_nan(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Moments:
-    values = batch.astype(np.float64)
-    missing = np.isnan(values)
-    count = np.sum(~missing, axis=axes, keepdims=True)
-    least = np.maximum(count, 1)
-    values[missing] = 0
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = values.sum(axis=axes, keepdims=True) / least
-        values -= mean
-        values[missing] = 0
-        # The mean is rounded; what it is off by is taken back out.
-        rest = values.sum(axis=axes, keepdims=True)
-        m2 = np.maximum(np.square(values).sum(axis=axes, keepdims=True) - rest * (rest / least), 0)
-    return Moments(count[0].astype(np.int64), (mean + rest / least)[0], m2[0], axes)
 
 
 def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:

@@ -197,10 +197,11 @@ def _fit_in_float32(scaler: Scaler) -> bool:
 def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
     """Return the mean in two parts and the scale.
 
-    A float32 mean alone would be off by 6e-8 of itself, which for a mean of 1e8 is several units.
+    A float32 mean alone would be off by 6e-8 of itself, which for a mean of 1e8 is several units; one of float64 is
+    off by 6e-5 for a mean of 1e12.
     """
     upper = scaler.mean.astype(work)
-    return upper, np.asarray(scaler.mean - upper, dtype=work), scaler.scale.astype(work)
+    return upper, np.asarray(scaler.mean - upper + scaler.moments.low, dtype=work), scaler.scale.astype(work)
 
 
 def _not_real(array: Any) -> UnsupportedColumnError:
