@@ -525,3 +525,19 @@ def test_decode_errors_reach_the_user_as_one_of_ours(tmp_path):
     with pytest.raises(OSError, match="damaged") as caught:
         RowReader(path).read(["x"])
     assert isinstance(caught.value, RayH5Error)
+
+
+def test_raw_chunks_that_lie_in_the_file_the_other_way_round(tmp_path):
+    values = random_rows((60, 3), "i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", (60, 3), "i4", chunks=(5, 3))
+        for row in range(55, -1, -5):
+            dataset[row : row + 5] = values[row : row + 5]
+            file.flush()
+    assert np.diff([chunk.byte_offset for chunk in stored_chunks(tmp_path / "a.h5", "x")]).max() < 0
+    reader = RowReader(tmp_path / "a.h5")
+    for rows in (slice(None), slice(7, 41), [0, 12, 13, 50, 59], [59, 3, 3, 20]):
+        assert_same(reader.read(["x"], rows)["x"], values[rows])
+        out = {"x": np.zeros((len(values[rows]), 3), "f8")}
+        reader.read_into(out, rows)
+        assert_same(out["x"], values[rows].astype("f8"))

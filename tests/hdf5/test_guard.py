@@ -317,3 +317,19 @@ def test_types_of_nbit_without_end():
     from ray_h5.hdf5.packed import wrong_nbit
 
     assert "cannot be undone" in wrong_nbit(b"", (0, 0, 35, *[2, 4] * 100), 140)
+
+
+def test_a_guard_looks_anew_while_a_writer_has_the_file(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        dataset = file.create_dataset(
+            "x", (12, 16), "i4", chunks=(4, 16), maxshape=(None, 16), **FILTERS["scaleoffset"]
+        )
+        dataset[:] = data = random_rows((12, 16), "i4")
+    reader = RowReader(path, swmr=True)
+    for _ in range(2):
+        assert_same(reader.read(["x"], [9, 2])["x"], data[[9, 2]])
+    with h5py.File(path, "a", libver="latest") as file:
+        file["x"].id.write_direct_chunk((8, 0), PACKED[:20])
+    with pytest.raises(CorruptChunkError, match="chunk 2"):
+        RowReader(path, swmr=True).read(["x"], [9])
