@@ -31,7 +31,8 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
             raise PredicateError(
                 f"predicate: column {name!r} holds an array of shape {columns[name].tensor_shape} a row; a predicate "
                 "compares one value a row. Choose rows in which a value occurs with "
-                f"where(**{{{name!r}: any_equal(value)}}), or derive one value a row with ds.map(...) and filter by it."
+                f"where(**{{{name!r}: any_equal(value)}}), or by a value that you derive of each row: in Ray with "
+                "ds.map(...) and a filter behind it, in PyTorch with torch.utils.data.Subset."
             )
 
 
