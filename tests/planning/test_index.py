@@ -1,5 +1,6 @@
 import os
 import pickle
+from datetime import date
 
 import h5py
 import numpy as np
@@ -17,7 +18,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.planning.criteria import where
+from ray_h5.planning.criteria import between, where
 from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import FileTable, build_index
 from ray_h5.planning.lookup import Lookup
@@ -351,6 +352,19 @@ def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
         evaluate(pa.compute.field("label") > "x", table)
     with pytest.raises(PredicateError, match=r"it gives int64, and neither true nor false"):
         evaluate(pa.compute.field("label") + 1, table)
+
+
+def test_text_compared_with_numbers_says_how_to_write_the_value():
+    names = pa.array(["a"], pa.large_string())
+    table = pa.table({"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]})
+    for criterion in ({"epoch": "10"}, {"epoch": ["x"]}):
+        with pytest.raises(PredicateError, match=r"float is compared with numbers only; write 10 in place of '10'"):
+            evaluate(where(**criterion), table)
+    for criterion in ({"guid": 3}, {"guid": 1}, {"guid": [3, 4]}, {"guid": 1.5}, {"guid": between(1, 2)}):
+        with pytest.raises(PredicateError, match=r"large_string is compared with text only; write '3' in place of 3"):
+            evaluate(where(**criterion), table)
+    with pytest.raises(PredicateError, match=r"input types \(date32\[day\], string\)"):
+        evaluate(where(day="x"), table)
 
 
 def test_the_rows_that_pass_are_found_without_a_copy_of_the_table():
