@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.combined import CombinedHDF5Dataset
-from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.machine import usable_cpus
 from ray_h5.torch_data.order import ShuffleLike
 from ray_h5.torch_data.samplers import OrderSampler
@@ -22,6 +22,11 @@ __all__ = ["H5DataLoader", "create_optimized_dataloader", "loader"]
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
+
+_INSTEAD = {
+    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
+    "DataLoader(H5Dataset(paths), num_workers=2)."
+}
 
 
 def loader(
@@ -74,6 +79,7 @@ def loader(
     ...         train(batch.signal, batch.label)
     """
     batch_size = as_integer("batch_size", batch_size, 1)
+    check_options("loader", options, loader, H5Dataset, instead=_INSTEAD)
     if isinstance(source, H5Dataset):
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; give it these")
