@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from ray_h5.torch_data.samplers import OrderSampler
 from ray_h5.torch_data.threaded import H5DataLoader
 
 __all__ = ["H5DataLoader", "create_optimized_dataloader", "loader"]
+
+logger = logging.getLogger(__name__)
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
@@ -95,7 +98,7 @@ def loader(
         drop_last=drop_last,
         stretch=batch_size,
     )
-    return H5DataLoader(
+    made = H5DataLoader(
         dataset,
         batch_size,
         sampler,
@@ -104,6 +107,13 @@ def loader(
         pin_memory=pin_memory,
         collate_fn=collate_fn,
     )
+    if not len(made):
+        logger.warning(
+            "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
+            len(dataset),
+            batch_size,
+        )
+    return made
 
 
 def create_optimized_dataloader(
