@@ -200,13 +200,13 @@ def log(config: dict[str, Any], entry: dict[str, Any]) -> None:
 
 def main() -> None:
     args = parse_arguments()
-    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
-    resume = last_checkpoint(output) if args.resume else None
+    resume = last_checkpoint(Path(args.resume).absolute()) if args.resume else None
     start_ray(args.workers)
     if args.gpu:
         check_gpus(args.workers)
     paths = args.paths or make_files(args.rows)
     datasets, scale = make_datasets(args, paths)
+    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
     config = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed", "checkpoint_steps", "row_log")}
     config |= {"scale": scale.to_json(), "resume": resume}
     trainer = TorchTrainer(

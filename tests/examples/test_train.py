@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -316,9 +317,11 @@ def with_gpus(example, monkeypatch):
         (2.0, False, "--gpu: torch finds no CUDA device here"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_a_clear_message(with_gpus, gpus, cuda, says):
+def test_a_gpu_that_is_not_there_is_a_clear_message(with_gpus, gpus, cuda, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SystemExit, match=says):
         with_gpus(gpus, cuda=cuda)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("gpus", "address", "cuda"), [(2.0, None, True), (0, "127.0.0.1:6379", False)])
