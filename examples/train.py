@@ -201,6 +201,10 @@ def log(config: dict[str, Any], entry: dict[str, Any]) -> None:
 def main() -> None:
     args = parse_arguments()
     resume = last_checkpoint(Path(args.resume).absolute()) if args.resume else None
+    if args.row_log:
+        # Workers have a current folder of their own, and find out late what is wrong with this one.
+        args.row_log = str(Path(args.row_log).absolute())
+        Path(args.row_log).mkdir(parents=True, exist_ok=True)
     start_ray(args.workers)
     if args.gpu:
         check_gpus(args.workers)

@@ -287,6 +287,20 @@ def test_resuming_what_is_not_there_is_a_clear_message(example, tmp_path, monkey
         example.main()
 
 
+def test_the_folder_of_the_row_log_is_there_before_anything_runs(example, tmp_path, monkeypatch):
+    def datasets(args, _):
+        assert args.row_log == str(tmp_path / "logs" / "rows")
+        assert Path(args.row_log).is_dir()
+        raise StopAsyncIteration("made")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--row-log", "logs/rows", "--paths", "a.h5"])
+    monkeypatch.setattr(example, "start_ray", lambda _: None)
+    monkeypatch.setattr(example, "make_datasets", datasets)
+    with pytest.raises(StopAsyncIteration, match="made"):
+        example.main()
+
+
 @pytest.fixture
 def with_gpus(example, monkeypatch):
     """Run the program with --gpu as far as to its files; Ray finds so many GPUs, and torch has CUDA or not."""
