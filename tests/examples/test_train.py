@@ -244,7 +244,7 @@ def row_numbers(targets, all_targets):
 
 
 @pytest.mark.usefixtures("running_ray")
-def test_validation_has_other_patients_each_row_once_and_no_augmentation(example, files):
+def test_validation_has_other_patients_each_row_once_and_no_augmentation(example, files, capsys):
     args = argparse.Namespace(workers=3, batch_size=8, seed=0, block_rows=None)
     datasets, scale = example.make_datasets(args, list(files))
     train, valid = batches_of(datasets["train"]), batches_of(datasets["valid"])
@@ -253,6 +253,7 @@ def test_validation_has_other_patients_each_row_once_and_no_augmentation(example
     epoch, guid = stored(files, "epoch"), stored(files, "guid")
     held_out = np.isin(guid, np.unique(guid[rows])) & (epoch >= 10) & (epoch <= 50)
     assert sorted(rows) == np.flatnonzero(held_out).tolist()
+    assert rows_to_train_on(capsys.readouterr().out) == (len(train["row_id"]), len(rows))
     assert not set(guid[rows]) & set(guid[train["row_id"]])
 
     plain = scale.transform_batch({"fhr_st": stored(files, "fhr_st")})["fhr_st"]
