@@ -1,6 +1,7 @@
 import os
 import pickle
 from datetime import date
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from ray_h5.errors import (
     MissingSourceError,
+    NotHDF5Error,
     OptionError,
     PredicateError,
     SchemaMismatchError,
@@ -87,6 +89,27 @@ def test_the_first_ten_files_that_differ_are_listed(tmp_path):
     with pytest.raises(SchemaMismatchError) as caught:
         build_index(paths[2:])
     assert "12 files" in str(caught.value)
+
+
+def test_files_that_are_not_hdf5_are_listed(five_files):
+    for path, content in ((five_files[1], b""), (five_files[3], b"no HDF5")):
+        Path(path).write_bytes(content)
+    with pytest.raises(NotHDF5Error) as raised:
+        build_index(five_files)
+    first, *listed, last = str(raised.value).splitlines()
+    assert first == "among the 5 files are some that are not HDF5:"
+    assert listed == [
+        f"  {five_files[1]}: expected an HDF5 file, found an empty one (0 bytes)",
+        f"  {five_files[3]}: expected an HDF5 file, found no HDF5 signature in it",
+    ]
+    assert last == "Move them away, or name the others: by a glob that leaves these out, or one by one."
+    with pytest.raises(NotHDF5Error, match=rf"^{five_files[1]}: expected an HDF5 file, found an empty one"):
+        build_index(five_files[1:2])
+    few = [f"{path}{i}" for path in five_files for i in range(2)]
+    for path in few:
+        Path(path).touch()
+    with pytest.raises(NotHDF5Error, match=r"among the 10 files .*(\n  .*0 bytes\)){5}\n  and more\nMove them"):
+        build_index(few)
 
 
 def test_unequal_first_axes_are_listed(tmp_path):
