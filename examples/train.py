@@ -76,8 +76,9 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
     # Every row counts once: those that pad the last batches are marked, and left out of the sums.
     valid = ray_h5.read_h5(paths, columns=COLUMNS, name="valid", tail="pad", tail_rows=step_rows)
     valid = valid.filter(expr=usable & valid_rows)
-    # Known from the files' headers; of what is transformed Ray would have to make all rows to count them.
-    print(f"{train.count()} rows to train on, {valid.count()} to validate on", flush=True)
+    held_out = ray_h5.read_h5(paths, columns=COLUMNS).filter(expr=usable & valid_rows)
+    # These take a short task that reads no wide column; of what is transformed Ray would have to make all rows.
+    print(f"{train.count()} rows to train on, {held_out.count()} to validate on", flush=True)
     scale = ray_h5.Standardize(["fhr_st"], axis=(0, 2)).fit(train)  # a mean and a deviation for each channel
     augment = ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
     return {"train": scale.transform(train).map_batches(augment), "valid": scale.transform(valid)}, scale
@@ -200,13 +201,17 @@ def log(config: dict[str, Any], entry: dict[str, Any]) -> None:
 
 def main() -> None:
     args = parse_arguments()
-    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
-    resume = last_checkpoint(output) if args.resume else None
+    resume = last_checkpoint(Path(args.resume).absolute()) if args.resume else None
+    if args.row_log:
+        # Workers have a current folder of their own, and find out late what is wrong with this one.
+        args.row_log = str(Path(args.row_log).absolute())
+        Path(args.row_log).mkdir(parents=True, exist_ok=True)
     start_ray(args.workers)
     if args.gpu:
         check_gpus(args.workers)
     paths = args.paths or make_files(args.rows)
     datasets, scale = make_datasets(args, paths)
+    output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
     config = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed", "checkpoint_steps", "row_log")}
     config |= {"scale": scale.to_json(), "resume": resume}
     trainer = TorchTrainer(

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.predicate import check_names
 
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
+
+
+def index_for(build: Callable[[list[str]], RowIndex], group: str, stratify: str | None) -> RowIndex:
+    """Return what `build` makes of the columns that folds are made of.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If files lack one; where it is `stratify`, which has a default, the message says what to pass.
+    """
+    if stratify is None:
+        return build([group])
+    try:
+        return build([group, stratify])
+    except SchemaMismatchError as exc:
+        build([group])  # raises, if it is this one
+        raise type(exc)(
+            f"kfold: stratify={stratify!r}, by whose values each fold is to be like the others: {exc} For kfold: pass "
+            "stratify=None, or the name of a column that all of these files have."
+        ) from exc
 
 
 def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:

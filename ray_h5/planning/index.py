@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.opening import open_h5
 from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.derived import derived_spec
@@ -220,13 +222,38 @@ def build_index(
 
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast | None) -> RowIndex:
-    facts = lookup.ask(paths, Question(columns))
+    try:
+        facts = lookup.ask(paths, Question(columns))
+    except NotHDF5Error as exc:
+        raise _list_others(paths, exc) from exc
     if columns is None:
         _say_what_is_left_out(facts)
     agreed = agreed_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
     return RowIndex(files, agreed, chunk_rows, lookup, cast)
+
+
+def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
+    """Return an error that also lists the others of several files that are not HDF5, up to a few."""
+    found = list(islice(filter(None, map(_why_not_hdf5, paths)), _MAX_LISTED + 1))
+    if len(paths) == 1 or not found:  # of one file, or of what a link in one leads to
+        return first
+    listed = "\n".join(f"  {why}" for why in found[:_MAX_LISTED])
+    more = "\n  and more" if len(found) > _MAX_LISTED else ""
+    return NotHDF5Error(
+        f"among the {len(paths)} files are some that are not HDF5:\n{listed}{more}\n"
+        "Move them away, or name the others: by a glob that leaves these out, or one by one."
+    )
+
+
+def _why_not_hdf5(path: str) -> str | None:
+    with contextlib.suppress(RayH5Error):  # what else is wrong with it is said once these are gone
+        try:
+            open_h5(path).close()
+        except NotHDF5Error as exc:
+            return str(exc)
+    return None
 
 
 def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:

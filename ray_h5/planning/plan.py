@@ -145,12 +145,22 @@ def make_plan(
         Rows of a block, or the number of blocks; by default blocks are sized by their bytes.
     tail : Tail, optional
         What becomes of the last rows.
+
+    Raises
+    ------
+    OptionError
+        If rows are selected, and the tail leaves none of them.
     """
     columns = tuple(columns)
     num_rows = index.num_rows if selection is None else len(selection)
     order = make_order(index, selection, shuffle)
     row_bytes = sum(column.row_bytes for column in columns)
     positions = num_rows if tail is None else tail.apply(num_rows)
+    if tail is not None and num_rows and not positions:
+        raise OptionError(
+            f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are selected, so that none is left; lower "
+            "tail_rows (workers * batch size), or take tail='pad'"
+        )
     rows = choose_block_rows(row_bytes, positions, block_rows, num_blocks)
     window = order.window_rows
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= _MOST_BLOCK_BYTES:

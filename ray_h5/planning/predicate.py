@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
@@ -13,6 +14,8 @@ from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.criteria import read_for
 from ray_h5.planning.schema import ColumnSpec
+
+_COMPARED = re.compile(r"(?:no kernel matching input types \(|type of values set: )(.*)")
 
 
 def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
@@ -28,7 +31,8 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
             raise PredicateError(
                 f"predicate: column {name!r} holds an array of shape {columns[name].tensor_shape} a row; a predicate "
                 "compares one value a row. Choose rows in which a value occurs with "
-                f"where(**{{{name!r}: any_equal(value)}}), or derive one value a row with ds.map(...) and filter by it."
+                f"where(**{{{name!r}: any_equal(value)}}), or by a value that you derive of each row: in Ray with "
+                "ds.map(...) and a filter behind it, in PyTorch with torch.utils.data.Subset."
             )
 
 
@@ -55,7 +59,7 @@ def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:
         passes = _mask(expression, _comparable(table))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
         raise PredicateError(
-            f"predicate: {expression} cannot be evaluated on {_types(table)}: {str(exc).splitlines()[0]}"
+            f"predicate: {expression} cannot be evaluated on {_types(table)}: {_said(exc, table)}"
         ) from exc
     return np.flatnonzero(passes.fill_null(False).to_numpy())
 
@@ -82,3 +86,17 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 def _types(table: pa.Table) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+
+
+def _said(error: Exception, table: pa.Table) -> str:
+    """Say why values cannot be compared: in our words where one of two is text, else in those of pyarrow."""
+    said = str(error).splitlines()[0]
+    compared = _COMPARED.search(said)
+    types = compared[1] if compared else ""
+    for kind in table.schema.types:
+        if types.startswith((f"{kind}, ", f"{kind} vs ")):
+            if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+                return f"{kind} is compared with text only; write '3' in place of 3"
+            if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and "string" in types:
+                return f"{kind} is compared with numbers only; write 10 in place of '10'"
+    return said

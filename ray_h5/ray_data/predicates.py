@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ray.data.expressions import Expr, col
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.criteria import build_where
-from ray_h5.planning.folds import fold_groups
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.folds import fold_groups, index_for
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, list_paths
 from ray_h5.ray_data.api import build_index
 
 
@@ -103,16 +104,16 @@ def kfold(
     """
     if not isinstance(group, str):
         raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
-    names = [group] if stratify is None else [group, stratify]
-    index = build_index(
-        paths,
-        columns=names,
+    build = partial(
+        build_index,
+        list_paths(paths),
         group=hdf5_group,
         allow_external=allow_external,
         index_dir=index_dir,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )
+    index = index_for(lambda names: build(columns=names), group, stratify)
     fields = RayFields()
     folds = fold_groups(index, k, group, stratify, seed)
     return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from ray.data import Dataset
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
 from ray_h5.errors import (
@@ -27,8 +28,6 @@ from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
 
 if TYPE_CHECKING:
     import os
-
-    import ray.data
 
 __all__ = ["PreprocessorNotFittedError", "Standardize"]
 
@@ -113,7 +112,7 @@ class Standardize(Preprocessor):
         self._check_fitted()
         return dict(self.stats_)
 
-    def transform(self, ds: ray.data.Dataset, **options: Any) -> ray.data.Dataset:
+    def transform(self, ds: Dataset, **options: Any) -> Dataset:
         """Return the dataset with its columns standardized; `options` are those of Ray's ``transform``."""
         self._check_fitted()
         self._check_schema(ds)
@@ -199,7 +198,12 @@ class Standardize(Preprocessor):
         # A run can then resume within an epoch: Ray cannot know it otherwise.
         return {"udf_modifying_row_count": False}
 
-    def _fit(self, ds: ray.data.Dataset) -> Standardize:
+    def _fit(self, ds: Dataset) -> Standardize:
+        if not isinstance(ds, Dataset):
+            raise OptionError(
+                f"Standardize.fit: expected a ray.data.Dataset, such as read_h5 returns, found {type(ds).__name__}; "
+                "without Ray, WorkerSafeStandardizedDataset.from_indices standardizes a dataset of PyTorch"
+            )
         moments = fit_moments(
             ds, self.columns, self.axis, self.nan_policy, sample_rows=self.sample_rows, seed=self.seed
         )
@@ -228,7 +232,7 @@ class Standardize(Preprocessor):
         if missing:
             raise UnknownColumnError(missing_message(missing, names))
 
-    def _check_schema(self, ds: ray.data.Dataset) -> None:
+    def _check_schema(self, ds: Dataset) -> None:
         """Find out here, where the schema is known, what is an error of Ray's when a task finds it out."""
         schema = ds.schema(fetch_if_missing=False)
         if schema is None:

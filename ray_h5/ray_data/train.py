@@ -200,8 +200,8 @@ def train_batches(
     Raises
     ------
     OptionError
-        If the trainer has no such dataset, the device is not there, or another option cannot be used; when it is
-        iterated, if the dataset was not read by ``read_h5(..., name=)``.
+        If it is called outside of a training loop, the trainer has no such dataset, the device is not there, or another
+        option cannot be used; when it is iterated, if the dataset was not read by ``read_h5(..., name=)``.
 
     Examples
     --------
@@ -221,9 +221,20 @@ def train_batches(
     }
     check_name(name)
     epoch = as_integer("epoch", epoch, 0)
+    _check_in_loop()
     found = ray.train.torch.get_device() if device == "auto" else as_device(device)
     options["collate_fn"] = TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory)
     return TrainBatches(_shard(name), name, epoch, position, found, options)
+
+
+def _check_in_loop() -> None:
+    try:
+        ray.train.get_context()
+    except RuntimeError as exc:
+        raise OptionError(
+            "train_batches: expected to be called in the loop of a trainer, TorchTrainer(train_loop_per_worker, ...), "
+            "found the driver or another process; there, ds.iter_torch_batches(...) gives the batches of a dataset"
+        ) from exc
 
 
 def _shard(name: str) -> DataIterator:

@@ -17,13 +17,15 @@ from ray_h5.planning.plan import make_plan
 from ray_h5.planning.planner import select
 from ray_h5.planning.predicate import evaluate
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec, cast_column
-from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample
 
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
 _GUID = "guid"
+
+_INSTEAD = {"columns": "It is called load_fields here."}
 
 _NUMPY_DTYPES: dict[torch.dtype, np.dtype] = {
     torch.float16: np.dtype(np.float16),
@@ -102,6 +104,7 @@ class CombinedHDF5Dataset(H5Dataset):
         cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
+        check_options(type(self).__name__, options, CombinedHDF5Dataset, H5Dataset, instead=_INSTEAD)
         if dtype not in (*_NUMPY_DTYPES, torch.bfloat16):
             raise OptionError(f"dtype={dtype}: expected torch.float16, bfloat16, float32 or float64")
         if isinstance(load_fields, str):

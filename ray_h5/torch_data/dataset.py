@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, SupportsIndex
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.errors import OptionError, PredicateError
-from ray_h5.hdf5.rows import as_names
+from ray_h5.hdf5.rows import as_names, near_names
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
@@ -28,6 +29,21 @@ from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample, batch_of, check_index, check_indices, sample_of, to_torch
 
 Transform = Callable[[Any], Any]
+
+
+def check_options(
+    called: str, options: Iterable[str], *takers: Callable[..., Any], instead: Mapping[str, str] | None = None
+) -> None:
+    """Raise unless one of `takers` takes each option that was handed on to them: Python would not name what was called.
+
+    `instead` says what to write for names that people know from elsewhere.
+    """
+    instead = instead or {}
+    known = {name for taker in takers for name in inspect.signature(taker).parameters} - {"options", *instead}
+    for name in options:
+        if name not in known:
+            advice = f" {instead[name]}" if name in instead else near_names(name, known)
+            raise OptionError(f"{called}: there is no option {name!r}.{advice}")
 
 
 class H5Dataset(BatchedDataset):

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from ray_h5.planning.criteria import where
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.folds import fold_groups
+from ray_h5.planning.folds import fold_groups, index_for
 from ray_h5.planning.index import build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
@@ -55,8 +55,8 @@ def kfold(
     >>> for train, valid in kfold("data/*.h5", 4):  # doctest: +SKIP
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
-    names = [group] if stratify is None else [group, stratify]
-    scope = Scope.of(hdf5_group, allow_external)
+    lookup = Lookup(Scope.of(hdf5_group, allow_external))
     files = expand_paths(paths, file_extensions, ignore_missing_paths)
-    folds = fold_groups(build_index(files, names, Lookup(scope)), k, group, stratify, seed)
+    index = index_for(lambda names: build_index(files, names, lookup), group, stratify)
+    folds = fold_groups(index, k, group, stratify, seed)
     return [(where(**{group: train}), where(**{group: test})) for train, test in folds]

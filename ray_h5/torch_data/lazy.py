@@ -86,7 +86,7 @@ class H5LazyDataset(BatchedDataset):
         swmr: bool = True,
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
-        self.path = absolute_path(os.fspath(path))
+        self.path = one_path(path, type(self).__name__)
         self.x_key = x_key
         self.y_key = y_key
         self.transform = transform
@@ -189,6 +189,15 @@ class H5LazyDataset(BatchedDataset):
     def __del__(self) -> None:
         if "_reader" in self.__dict__:
             self.release()
+
+
+def one_path(path: object, dataset: str) -> str:
+    """Return the absolute path of the one file that a dataset is of."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise OptionError(
+            f"{dataset}: path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
+        )
+    return absolute_path(os.fspath(path))
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.combined import CombinedHDF5Dataset
-from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.machine import usable_cpus
 from ray_h5.torch_data.order import ShuffleLike
 from ray_h5.torch_data.samplers import OrderSampler
@@ -20,8 +21,15 @@ from ray_h5.torch_data.threaded import H5DataLoader
 
 __all__ = ["H5DataLoader", "create_optimized_dataloader", "loader"]
 
+logger = logging.getLogger(__name__)
+
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
+
+_INSTEAD = {
+    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
+    "DataLoader(H5Dataset(paths), num_workers=2)."
+}
 
 
 def loader(
@@ -74,6 +82,7 @@ def loader(
     ...         train(batch.signal, batch.label)
     """
     batch_size = as_integer("batch_size", batch_size, 1)
+    check_options("loader", options, loader, H5Dataset, instead=_INSTEAD)
     if isinstance(source, H5Dataset):
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; give it these")
@@ -89,7 +98,7 @@ def loader(
         drop_last=drop_last,
         stretch=batch_size,
     )
-    return H5DataLoader(
+    made = H5DataLoader(
         dataset,
         batch_size,
         sampler,
@@ -98,6 +107,13 @@ def loader(
         pin_memory=pin_memory,
         collate_fn=collate_fn,
     )
+    if not len(made):
+        logger.warning(
+            "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
+            len(dataset),
+            batch_size,
+        )
+    return made
 
 
 def create_optimized_dataloader(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -13,7 +12,6 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.opening import absolute_path
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.kept import take_rows
 from ray_h5.torch_data.lazy import (
@@ -23,6 +21,7 @@ from ray_h5.torch_data.lazy import (
     Transform,
     check_chunk_cache,
     find_pair,
+    one_path,
     open_reader,
     read_dtype,
 )
@@ -116,7 +115,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.rank, self.world_size = _distributed()
-        self.path = absolute_path(os.fspath(path))
+        self.path = one_path(path, type(self).__name__)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
         self.transform, self.target_transform = transform, target_transform
         self._tensors = self._preload((dtype_x, dtype_y), swmr, _memory(pin_host_memory, share_memory, log_fn))

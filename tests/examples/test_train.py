@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -243,7 +244,7 @@ def row_numbers(targets, all_targets):
 
 
 @pytest.mark.usefixtures("running_ray")
-def test_validation_has_other_patients_each_row_once_and_no_augmentation(example, files):
+def test_validation_has_other_patients_each_row_once_and_no_augmentation(example, files, capsys):
     args = argparse.Namespace(workers=3, batch_size=8, seed=0, block_rows=None)
     datasets, scale = example.make_datasets(args, list(files))
     train, valid = batches_of(datasets["train"]), batches_of(datasets["valid"])
@@ -252,6 +253,7 @@ def test_validation_has_other_patients_each_row_once_and_no_augmentation(example
     epoch, guid = stored(files, "epoch"), stored(files, "guid")
     held_out = np.isin(guid, np.unique(guid[rows])) & (epoch >= 10) & (epoch <= 50)
     assert sorted(rows) == np.flatnonzero(held_out).tolist()
+    assert rows_to_train_on(capsys.readouterr().out) == (len(train["row_id"]), len(rows))
     assert not set(guid[rows]) & set(guid[train["row_id"]])
 
     plain = scale.transform_batch({"fhr_st": stored(files, "fhr_st")})["fhr_st"]
@@ -286,6 +288,20 @@ def test_resuming_what_is_not_there_is_a_clear_message(example, tmp_path, monkey
         example.main()
 
 
+def test_the_folder_of_the_row_log_is_there_before_anything_runs(example, tmp_path, monkeypatch):
+    def datasets(args, _):
+        assert args.row_log == str(tmp_path / "logs" / "rows")
+        assert Path(args.row_log).is_dir()
+        raise StopAsyncIteration("made")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--row-log", "logs/rows", "--paths", "a.h5"])
+    monkeypatch.setattr(example, "start_ray", lambda _: None)
+    monkeypatch.setattr(example, "make_datasets", datasets)
+    with pytest.raises(StopAsyncIteration, match="made"):
+        example.main()
+
+
 @pytest.fixture
 def with_gpus(example, monkeypatch):
     """Run the program with --gpu as far as to its files; Ray finds so many GPUs, and torch has CUDA or not."""
@@ -316,9 +332,11 @@ def with_gpus(example, monkeypatch):
         (2.0, False, "--gpu: torch finds no CUDA device here"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_a_clear_message(with_gpus, gpus, cuda, says):
+def test_a_gpu_that_is_not_there_is_a_clear_message(with_gpus, gpus, cuda, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SystemExit, match=says):
         with_gpus(gpus, cuda=cuda)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("gpus", "address", "cuda"), [(2.0, None, True), (0, "127.0.0.1:6379", False)])

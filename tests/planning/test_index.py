@@ -1,5 +1,7 @@
 import os
 import pickle
+from datetime import date
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from ray_h5.errors import (
     MissingSourceError,
+    NotHDF5Error,
     OptionError,
     PredicateError,
     SchemaMismatchError,
@@ -17,7 +20,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.planning.criteria import where
+from ray_h5.planning.criteria import between, where
 from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import FileTable, build_index
 from ray_h5.planning.lookup import Lookup
@@ -86,6 +89,27 @@ def test_the_first_ten_files_that_differ_are_listed(tmp_path):
     with pytest.raises(SchemaMismatchError) as caught:
         build_index(paths[2:])
     assert "12 files" in str(caught.value)
+
+
+def test_files_that_are_not_hdf5_are_listed(five_files):
+    for path, content in ((five_files[1], b""), (five_files[3], b"no HDF5")):
+        Path(path).write_bytes(content)
+    with pytest.raises(NotHDF5Error) as raised:
+        build_index(five_files)
+    first, *listed, last = str(raised.value).splitlines()
+    assert first == "among the 5 files are some that are not HDF5:"
+    assert listed == [
+        f"  {five_files[1]}: expected an HDF5 file, found an empty one (0 bytes)",
+        f"  {five_files[3]}: expected an HDF5 file, found no HDF5 signature in it",
+    ]
+    assert last == "Move them away, or name the others: by a glob that leaves these out, or one by one."
+    with pytest.raises(NotHDF5Error, match=rf"^{five_files[1]}: expected an HDF5 file, found an empty one"):
+        build_index(five_files[1:2])
+    few = [f"{path}{i}" for path in five_files for i in range(2)]
+    for path in few:
+        Path(path).touch()
+    with pytest.raises(NotHDF5Error, match=r"among the 10 files .*(\n  .*0 bytes\)){5}\n  and more\nMove them"):
+        build_index(few)
 
 
 def test_unequal_first_axes_are_listed(tmp_path):
@@ -348,7 +372,7 @@ def test_predicates_are_checked_by_name():
     }
     check_names(["label"], columns)
     for name in ("signal", "z"):
-        with pytest.raises(PredicateError, match="an array of shape"):
+        with pytest.raises(PredicateError, match=r"an array of shape.*in Ray with ds.map.* in PyTorch with .*Subset"):
             check_names([name], columns)
 
 
@@ -359,6 +383,19 @@ def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
         evaluate(pa.compute.field("label") > "x", table)
     with pytest.raises(PredicateError, match=r"it gives int64, and neither true nor false"):
         evaluate(pa.compute.field("label") + 1, table)
+
+
+def test_text_compared_with_numbers_says_how_to_write_the_value():
+    names = pa.array(["a"], pa.large_string())
+    table = pa.table({"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]})
+    for criterion in ({"epoch": "10"}, {"epoch": ["x"]}):
+        with pytest.raises(PredicateError, match=r"float is compared with numbers only; write 10 in place of '10'"):
+            evaluate(where(**criterion), table)
+    for criterion in ({"guid": 3}, {"guid": 1}, {"guid": [3, 4]}, {"guid": 1.5}, {"guid": between(1, 2)}):
+        with pytest.raises(PredicateError, match=r"large_string is compared with text only; write '3' in place of 3"):
+            evaluate(where(**criterion), table)
+    with pytest.raises(PredicateError, match=r"input types \(date32\[day\], string\)"):
+        evaluate(where(day="x"), table)
 
 
 def test_the_rows_that_pass_are_found_without_a_copy_of_the_table():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.planning import plan as planning
 from ray_h5.planning.index import build_index
-from ray_h5.planning.plan import choose_block_rows
-from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.plan import Tail, choose_block_rows
+from ray_h5.planning.position import Position, Stretch, plan_hash, read_block, resume
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
@@ -52,6 +52,30 @@ def test_no_columns_opens_no_file(five_files, tmp_path):
     for path in five_files:
         (tmp_path / path).unlink()
     assert read_block(bare, Stretch(), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
+
+
+def test_a_tail_that_leaves_nothing_is_refused(five_files):
+    index = build_index(five_files, ["label"])
+
+    def plan(rule, rows, selection=None):
+        return planning.make_plan(index, list(index.columns.values()), selection, tail=Tail(rule, rows))
+
+    assert plan("drop", 13).num_positions == 13
+    assert plan("pad", 14).num_positions == 14
+    assert plan("drop", 14, np.empty(0, np.int64)).num_positions == 0
+    for selection, rows in ((None, 13), (np.arange(5), 5)):
+        says = f"tail='drop', tail_rows=14: only {rows} rows are selected, so that none is left; lower tail_rows"
+        with pytest.raises(OptionError, match=says):
+            plan("drop", 14, selection)
+
+
+def test_what_is_left_of_an_epoch_may_be_less_than_a_step(five_files):
+    index = build_index(five_files, ["label"])
+    plan = planning.make_plan(index, list(index.columns.values()), block_rows=4, tail=Tail("drop", 4))
+    shorter = planning.make_plan(index, list(index.columns.values()), block_rows=5, tail=Tail("drop", 5))
+    position = Position(0, 0, 12, 1, 4, plan_hash(plan), tail=plan.tail)
+    for each in (plan, shorter):
+        assert resume(each, position, 1).cut(each).num_rows == 0
 
 
 def test_a_file_that_changed_after_planning_is_refused(five_files):

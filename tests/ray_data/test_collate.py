@@ -152,6 +152,12 @@ def test_a_name_is_a_name(name):
         train_batches(name, 0, batch_size=4)
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_train_batches_is_of_a_training_loop(device):
+    with pytest.raises(OptionError, match=r"train_batches: expected to be called in the loop of a trainer"):
+        train_batches("train", 0, batch_size=4, device=device)
+
+
 def loop(config):
     """Write what `train_batches` says of names and of what was not read by that name."""
     said = []

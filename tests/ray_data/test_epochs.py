@@ -267,6 +267,18 @@ def test_tails(paths, tail, rows):
         assert sorted(ids[~padding]) == list(range(150))
 
 
+def test_a_tail_that_leaves_nothing_is_an_error(paths):
+    ds = read(paths, tail="drop", tail_rows=100)
+    assert ds.count() == 100
+    few = ds.filter(expr=col("row_id") < 50)
+    for use in (few.count, few.materialize, lambda: few.take(1)):
+        with pytest.raises(OptionError, match="only 50 rows are selected, so that none is left"):
+            use()
+    assert ds.filter(expr=col("row_id") < 0).count() == 0
+    with pytest.raises(OptionError, match="only 150 rows are selected"):
+        read(paths, tail="drop", tail_rows=1000).count()
+
+
 @ray.remote(num_cpus=0)
 def consume(shard, epochs, pause=0.0, batch_size=None):
     """Return the row ids of each batch of some epochs."""

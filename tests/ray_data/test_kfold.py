@@ -78,5 +78,9 @@ def test_what_cannot_be_folded(tmp_path):
         ray_h5.kfold(paths, 2, None, None)
     with pytest.raises(UnknownColumnError, match="Did you mean 'guid'"):
         ray_h5.kfold(paths, 2, "giud", None)
-    with pytest.raises(UnknownColumnError, match="cs_label"):
-        ray_h5.kfold(paths, 2)
+    with pytest.raises(UnknownColumnError, match="Did you mean 'guid'") as raised:
+        ray_h5.kfold(paths, 2, "giud")
+    assert "stratify" not in str(raised.value)
+    for kfold in (ray_h5.kfold, ray_h5.torch_data.kfold):
+        with pytest.raises(UnknownColumnError, match=r"kfold: stratify='cs_label', .*pass stratify=None, or the name"):
+            kfold(map(str, paths), 2)

@@ -28,6 +28,7 @@ from ray_h5.errors import (
 from ray_h5.planning.order import row_keys
 from ray_h5.ray_data.batches import names_of
 from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
+from ray_h5.torch_data import H5Dataset
 from ray_h5.transforms import GaussianNoise, Scaler, SpecAugment, load_scalers, save_scalers
 
 from .conftest import concatenated
@@ -41,6 +42,12 @@ def read(paths, **options):
 
 def rows_of(ds, name):
     return np.concatenate([batch[name] for batch in ds.iter_batches(batch_size=None)])
+
+
+def test_what_cannot_be_fitted_on(signals):
+    for given in (H5Dataset(signals), {"wide": np.zeros(3)}):
+        with pytest.raises(OptionError, match=r"expected a ray.data.Dataset, .* found .*WorkerSafeStandardizedDataset"):
+            Standardize(["wide"]).fit(given)
 
 
 @pytest.mark.parametrize("axis", [None, 0, (0, 2)])

@@ -237,7 +237,7 @@ def test_options_of_the_loader_and_of_the_dataset_find_their_place(files):
     assert list(loader) == []  # two samples are left
     loader = create_optimized_dataloader(files, 8, 2, 0, 1, shuffle=False, cache_size=10, drop_last=True)
     assert [i for batch in loader for i in ids_of(batch)] == ALL[:56]
-    with pytest.raises(TypeError, match="nonsense"):
+    with pytest.raises(OptionError, match="CombinedHDF5Dataset: there is no option 'nonsense'"):
         create_optimized_dataloader(files, 8, 2, 0, 1, nonsense=1)
     with pytest.raises(OptionError, match="rank=2"):
         create_optimized_dataloader(files, 8, 2, 2, 2)
@@ -356,6 +356,8 @@ def test_a_predicate_goes_with_the_criteria(files):
     [
         ({"cs_label": "False"}, "cs_label='False': expected True, False or None"),
         ({"bg_label": 2}, "bg_label=2: expected True, False or None"),
+        ({"guids": ["x"]}, "CombinedHDF5Dataset: there is no option 'guids'. Did you mean 'allowed_guids'"),
+        ({"columns": ["fhr"]}, "CombinedHDF5Dataset: there is no option 'columns'. It is called load_fields here"),
         ({"load_fields": "fhr_st"}, r"load_fields='fhr_st': expected a list; write \['fhr_st'\]"),
     ],
 )

@@ -226,6 +226,22 @@ def test_threads_and_what_they_read_ahead_are_numbers(files, wrong):
     assert len(list(loader(files, threads=np.int64(2)))) == 1
 
 
+def test_options_of_the_loader_that_are_none(files):
+    for source in (files, H5Dataset(files)):
+        with pytest.raises(OptionError, match=r"loader: there is no option 'num_workers'. .*write threads=2"):
+            loader(source, 16, num_workers=2)
+    with pytest.raises(OptionError, match=r"loader: there is no option 'colums'. Did you mean 'columns'"):
+        loader(files, 16, colums=["fhr"])
+
+
+def test_a_loader_without_a_batch_says_so(files, caplog):
+    for size, drop_last in ((60, True), (61, False)):
+        assert len(loader(files, size, drop_last=drop_last)) == 1
+    assert not caplog.text
+    assert not list(loader(files, 61, drop_last=True))
+    assert "there is no batch: 60 samples make none of 61 on each rank with drop_last=True" in caplog.text
+
+
 def test_a_look_ahead_changes_no_state_of_the_loader(files):
     batches = loader(files, 7, columns=["fhr_st"], threads=1)
     whole = [ids_of(batch) for batch in batches]

@@ -99,6 +99,8 @@ def test_bad_input(pairs):
         H5LazyDataset(pairs, "images", x_dtype="nonsense")
     with pytest.raises(OptionError, match="rdcc_w0=2"):
         H5LazyDataset(pairs, "images", rdcc_w0=2)
+    with pytest.raises(OptionError, match=r"H5LazyDataset: path=\[.*expected one file, found list; H5Dataset\(paths\)"):
+        H5LazyDataset([pairs, pairs], x_key="images", y_key="labels")
     dataset = H5LazyDataset(pairs, "images")
     for index in (50, -51):
         with pytest.raises(IndexError, match="0 to 49"):
