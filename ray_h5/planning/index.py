@@ -25,6 +25,9 @@ from ray_h5.planning.schema import Cast, ColumnSpec, cast_column
 
 logger = logging.getLogger(__name__)
 
+_MAX_LOOKED_AT = 1000
+"""As many files are looked at for an error to list all that are not HDF5."""
+
 _MAX_LISTED = 5
 _MAX_CARRIED_BYTES = 32 << 20
 _MAX_ROWS = (1 << 63) - 1
@@ -236,8 +239,8 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
 
 def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
     """Return an error that also lists the others of several files that are not HDF5, up to a few."""
-    found = list(islice(filter(None, map(_why_not_hdf5, paths)), _MAX_LISTED + 1))
-    if len(paths) == 1 or not found:  # of one file, or of what a link in one leads to
+    found = list(islice(filter(None, map(_why_not_hdf5, paths[:_MAX_LOOKED_AT])), _MAX_LISTED + 1))
+    if len(paths) == 1 or not found:  # of one file, of what a link in one leads to, or far behind
         return first
     listed = "\n".join(f"  {why}" for why in found[:_MAX_LISTED])
     more = "\n  and more" if len(found) > _MAX_LISTED else ""
