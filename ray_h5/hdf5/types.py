@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import h5py
 import numpy as np
 
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import Kind
+from ray_h5.hdf5.rows import near_names
 
 _KINDS: dict[str, Kind] = {
     "b": "bool", "i": "number", "u": "number", "f": "number", "c": "number", "S": "string", "M": "time",
     "m": "time",
 }  # fmt: skip
 
+_NAMES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+
 
 def split_array(dtype: np.dtype) -> tuple[np.dtype, tuple[int, ...]]:
     """Part an array type into the type of an element and the axes that it adds to a row."""
     return dtype.subdtype or (dtype, ())
+
+
+def as_dtype(wanted: Any, what: str) -> np.dtype:
+    """Return what a user asks for as numpy's dtype; `what` says of what.
+
+    Raises
+    ------
+    OptionError
+        If it is none; torch's are not, but have the same names.
+    """
+    try:
+        return np.dtype(wanted)
+    except TypeError as exc:
+        name = str(wanted).removeprefix("torch.")
+        same = not isinstance(wanted, str) and name in _NAMES
+        advice = f" Write {name!r}." if same else near_names(name, _NAMES)
+        raise OptionError(f"{wanted!r} for {what} is no dtype of numpy.{advice}") from exc
 
 
 def kind_of(dtype: np.dtype, where: str) -> Kind:

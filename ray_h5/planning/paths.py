@@ -290,13 +290,18 @@ def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
 
 
 def _list_missing(missing: Sequence[str]) -> str:
-    shown = "\n".join(
-        f"  {path}{' (a glob that matches nothing)' if glob.has_magic(path) else ''}" for path in missing[:_MAX_LISTED]
-    )
+    shown = "\n".join(f"  {path}{_missing_note(path)}" for path in missing[:_MAX_LISTED])
     more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
     many = "1 path does not exist" if len(missing) == 1 else f"{len(missing)} paths do not exist"
     correct = "Correct it" if len(missing) == 1 else "Correct them"
     return f"{many}:\n{shown}{more}\n{correct}, or pass ignore_missing_paths=True to go on without."
+
+
+def _missing_note(path: str) -> str:
+    notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
+    if not os.path.isabs(path):
+        notes.append(f"looked in {Path.cwd()}")
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def _say_nothing_found(
@@ -305,8 +310,9 @@ def _say_nothing_found(
     where = ", ".join(repr(os.fspath(path)) for path in given[:_MAX_LISTED])
     if passed_over:
         why = (
-            f"{passed_over} files there do not end in {' or '.join(extensions or ())}. Name other endings with "
-            "file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
+            f"{'1 file there does' if passed_over == 1 else f'{passed_over} files there do'} not end in "
+            f"{' or '.join(extensions or ())}. Name other endings with file_extensions=[...], or in a glob, such as "
+            "'*.nc'; any with file_extensions=None."
         )
     elif missing:
         why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
+from ray_h5.hdf5.types import as_dtype
 from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
@@ -116,10 +117,7 @@ class ColumnSpec:
             raise OptionError(
                 f"dtypes: None for column {self.name!r} is no dtype; leave the column out to keep its own"
             )
-        try:
-            wanted = np.dtype(dtype)  # type: ignore[call-overload]
-        except TypeError as exc:
-            raise OptionError(f"dtypes: {dtype!r} for column {self.name!r} is no dtype of numpy") from exc
+        wanted = as_dtype(dtype, f"column {self.name!r} in dtypes")
         if self.kind == "string":
             if wanted.kind != "S":
                 raise OptionError(

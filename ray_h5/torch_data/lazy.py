@@ -15,6 +15,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnErr
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.types import as_dtype
 from ray_h5.planning.schema import has_long_double
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
@@ -265,10 +266,7 @@ def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
         if wanted is not None:
             raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values, which cannot be cast")
         return np.dtype(object) if layout.kind == "string" else layout.dtype
-    try:
-        dtype = layout.dtype if wanted is None else np.dtype(wanted).newbyteorder("=")
-    except TypeError as exc:
-        raise OptionError(f"{wanted!r} for column {layout.name!r} is no dtype of numpy") from exc
+    dtype = layout.dtype if wanted is None else as_dtype(wanted, f"column {layout.name!r}").newbyteorder("=")
     if has_long_double(dtype):
         raise UnsupportedColumnError(f"{layout.where}: torch has no long doubles ({dtype}); read them as float64")
     return dtype

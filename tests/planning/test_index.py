@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from ray_h5.errors import (
     MissingSourceError,
@@ -354,6 +355,8 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
         ({"signl": "f2"}, UnknownColumnError, "Did you mean 'signal'"),
         ({"label": "nonsense"}, OptionError, "no dtype"),
         ({"signal": "nonsense"}, OptionError, "no dtype"),
+        ({"signal": torch.float16}, OptionError, "torch.float16 for column 'signal' in dtypes.* Write 'float16'"),
+        ({"signal": "flot16"}, OptionError, "'flot16' for column 'signal' in dtypes.* Did you mean 'float16'"),
         ({"signal": None}, OptionError, "None for column 'signal' is no dtype; leave the column out"),
         ({"signal": "S4"}, OptionError, "no type of numbers"),
         ({"name": "f4"}, OptionError, "holds strings"),

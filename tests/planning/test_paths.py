@@ -186,13 +186,13 @@ def test_a_glob_that_names_an_extension_takes_what_it_matches(folder):
     )
     # Not if endings were asked for, nor of a folder that a glob matches, nor where the ending is left open.
     for extensions in (["h5"], ("h5", "hdf5")):
-        with pytest.raises(NotFoundError, match="do not end in h5"):
+        with pytest.raises(NotFoundError, match="1 file there does not end in h5"):
             expand_paths(f"{folder}/*.txt", extensions)
     (folder / "run.txt").mkdir()
     for name in ("a.txt", "b.h5"):
         (folder / "run.txt" / name).touch()
     assert names(expand_paths(f"{folder}/run*.txt"), folder) == ["run.txt/b.h5"]
-    with pytest.raises(NotFoundError, match=r"1 files there do not end in h5 or hdf5\. .*, such as '\*\.nc'"):
+    with pytest.raises(NotFoundError, match=r"1 file there does not end in h5 or hdf5\. .*, such as '\*\.nc'"):
         expand_paths(f"{folder}/notes.*")
 
 
@@ -209,8 +209,19 @@ def test_all_missing_paths_are_listed(folder):
     assert names(expand_paths(given, ignore_missing_paths=True), folder) == ["f2.h5"]
 
 
+def test_of_a_relative_path_it_is_said_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFoundError) as caught:
+        expand_paths(["dta/*.h5", "a.h5", f"{tmp_path}/b.h5"])
+    assert str(caught.value).splitlines()[1:4] == [
+        f"  dta/*.h5 (a glob that matches nothing, looked in {tmp_path})",
+        f"  a.h5 (looked in {tmp_path})",
+        f"  {tmp_path}/b.h5",
+    ]
+
+
 def test_nothing_found_says_what_was_passed_over(folder):
-    with pytest.raises(NotFoundError, match=r"1 files there do not\s+end in .*file_extensions"):
+    with pytest.raises(NotFoundError, match=r"1 file there does not\s+end in .*file_extensions"):
         expand_paths(f"{folder}/n*")
     with pytest.raises(NotFoundError, match="all of these are missing"):
         expand_paths(folder / "gone.h5", ignore_missing_paths=True)

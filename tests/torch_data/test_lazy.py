@@ -97,6 +97,8 @@ def test_bad_input(pairs):
         H5LazyDataset(pairs, "names", x_dtype=np.float32)
     with pytest.raises(OptionError, match="no dtype"):
         H5LazyDataset(pairs, "images", x_dtype="nonsense")
+    with pytest.raises(OptionError, match=r"torch.float16 for column 'images' is no dtype of numpy. Write 'float16'"):
+        H5LazyDataset(pairs, "images", x_dtype=torch.float16)
     with pytest.raises(OptionError, match="rdcc_w0=2"):
         H5LazyDataset(pairs, "images", rdcc_w0=2)
     with pytest.raises(OptionError, match=r"H5LazyDataset: path=\[.*expected one file, found list; H5Dataset\(paths\)"):
