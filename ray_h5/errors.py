@@ -31,6 +31,7 @@ __all__ = [
     "TransientIOError",
     "TruncatedFileError",
     "UnknownColumnError",
+    "UnknownOptionError",
     "UnsupportedColumnError",
     "WriterActiveError",
 ]
@@ -42,6 +43,10 @@ class RayH5Error(Exception):
 
 class OptionError(RayH5Error, ValueError):
     """An argument has a value that cannot be used."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """An argument has a name that is not among those there are."""
 
 
 class NotFoundError(RayH5Error, FileNotFoundError):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.errors import OptionError, PredicateError
+from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.rows import as_names, near_names
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
@@ -43,7 +43,7 @@ def check_options(
     for name in options:
         if name not in known:
             advice = f" {instead[name]}" if name in instead else near_names(name, known)
-            raise OptionError(f"{called}: there is no option {name!r}.{advice}")
+            raise UnknownOptionError(f"{called}: there is no option {name!r}.{advice}")
 
 
 class H5Dataset(BatchedDataset):

@@ -237,7 +237,7 @@ def test_options_of_the_loader_and_of_the_dataset_find_their_place(files):
     assert list(loader) == []  # two samples are left
     loader = create_optimized_dataloader(files, 8, 2, 0, 1, shuffle=False, cache_size=10, drop_last=True)
     assert [i for batch in loader for i in ids_of(batch)] == ALL[:56]
-    with pytest.raises(OptionError, match="CombinedHDF5Dataset: there is no option 'nonsense'"):
+    with pytest.raises(TypeError, match="CombinedHDF5Dataset: there is no option 'nonsense'"):
         create_optimized_dataloader(files, 8, 2, 0, 1, nonsense=1)
     with pytest.raises(OptionError, match="rank=2"):
         create_optimized_dataloader(files, 8, 2, 2, 2)
