@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.schema import has_long_double
@@ -64,6 +64,8 @@ class H5LazyDataset(BatchedDataset):
     ------
     NotFoundError, NotHDF5Error, UnknownColumnError and other leaves of RayH5Error
         When the dataset is made, if the file or a key is not there.
+    StaleIndexError
+        When a sample is read, if the file is not the one that the dataset was made of.
 
     Examples
     --------
@@ -100,6 +102,8 @@ class H5LazyDataset(BatchedDataset):
         reader, live = open_reader(self.path, swmr)
         with reader:
             layouts, self._length = find_pair(reader, x_key, y_key, live=live)
+            # A live writer may change the file.
+            self._expect = None if live else reader.identity
         self._columns = [
             (layout.name, layout.row_shape, read_dtype(layout, dtype))
             for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
@@ -139,7 +143,7 @@ class H5LazyDataset(BatchedDataset):
         if self._closed:
             raise OptionError(f"{self.path}: this dataset is closed; make a new one")
         if self._reader is None:
-            self._reader, self._live = open_reader(self.path, self.swmr)
+            self._reader, self._live = open_reader(self.path, self.swmr, expect=self._expect)
         out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
         kept = self._kept_rows()
         if kept is None:
@@ -221,15 +225,15 @@ def h5_worker_init_fn(_worker_id: int) -> None:
         left += several.values() if isinstance(several, Mapping) else several
 
 
-def open_reader(path: str, swmr: bool, threads: int = 1) -> tuple[RowReader, bool]:
+def open_reader(path: str, swmr: bool, threads: int = 1, expect: FileIdentity | None = None) -> tuple[RowReader, bool]:
     """Open a file; in SWMR mode only if it is being written in that mode, and tell which it was."""
     try:
-        return RowReader(path, threads=threads), False
+        return RowReader(path, threads=threads, expect=expect), False
     except WriterActiveError:
         # A reader in that mode cannot tell whether a file changed: only where there is no other way.
         if not swmr:
             raise
-        return RowReader(path, threads=threads, swmr=True), True
+        return RowReader(path, threads=threads, expect=expect, swmr=True), True
 
 
 def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
