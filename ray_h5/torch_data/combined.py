@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.planning.criteria import any_equal, between, where
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import make_plan
@@ -79,6 +79,8 @@ class CombinedHDF5Dataset(H5Dataset):
         A ValueError: if no sample matches; it says which of the criteria left none.
     UnknownColumnError
         If a field is in no file.
+    UnsupportedColumnError
+        If a field holds what is cast to no dtype of these, such as complex numbers.
 
     Examples
     --------
@@ -214,6 +216,11 @@ def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: Col
         )
     if spec.name == _GUID:
         return spec
+    if spec.dtype.kind == "c" and spec.name not in _BOOLS:
+        raise UnsupportedColumnError(
+            f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
+            "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
+        )
     return spec.cast(bool if spec.name in _BOOLS else floats)
 
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
-from ray_h5.errors import NotFoundError, OptionError, PredicateError, RowIndexError, UnknownColumnError
+from ray_h5.errors import (
+    NotFoundError,
+    OptionError,
+    PredicateError,
+    RowIndexError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
 
 from .conftest import ids_of, write_signals
@@ -307,6 +314,14 @@ def test_patients_that_are_numbers(tmp_path):
     assert [each.guid for each in dataset] == ["123456789", "123456790", "123456791"]
     for guids in ([123456790], ["123456790"]):
         assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
+
+
+def test_complex_numbers_are_refused_by_name(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["z"], file["x"] = np.arange(4) * 1j, np.arange(4)
+    with pytest.raises(UnsupportedColumnError, match=r"'z'.*complex.*load_fields.*H5Dataset"):
+        CombinedHDF5Dataset(tmp_path / "a.h5")
+    assert len(CombinedHDF5Dataset(tmp_path / "a.h5", ["x"])) == 4
 
 
 def test_values_in_rows_of_one(tmp_path):
