@@ -49,7 +49,7 @@ class CombinedHDF5Dataset(H5Dataset):
     allowed_guids : sequence of str, optional
         Only samples of these patients.
     cs_label, bg_label : bool, optional
-        Only samples with this label.
+        Only samples with this label: True is any value but 0.
     epoch_min, epoch_max : float, optional
         Only samples whose ``epoch`` is not below, and not above; both ends are included.
     label : int, optional
@@ -173,11 +173,11 @@ class CombinedHDF5Dataset(H5Dataset):
         return selection
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
-        """Return the row ids that pass a criterion; the values may lie in rows of one, and patients may be numbers."""
+        """Return the row ids that pass a criterion, or hold one of some patients; the values may lie in rows of one."""
         spec = self._index.find([column])[column]
         if column == _GUID and spec.kind == "number":
             wanted = [int(guid) if isinstance(guid, str) and guid.isdecimal() else guid for guid in wanted]
-        criterion = where(**{column: wanted})
+        criterion = where(guid=wanted) if column == _GUID else wanted
         if spec.row_shape != (1,):
             return select(self._index, self._index.columns, criterion)
         values = np.empty((self._index.num_rows, 1), spec.dtype)
@@ -231,19 +231,19 @@ def _criteria(
     epoch_min: float | None,
     epoch_max: float | None,
 ) -> dict[str, tuple[str, Any]]:
-    """Return the criteria on scalar columns, by what the user calls them."""
+    """Return the criteria on scalar columns, patients as a list, by what the user calls them."""
     found: dict[str, tuple[str, Any]] = {}
     if guids is not None:
         found[f"allowed_guids ({len(guids)} of them)"] = ("guid", guids)
     for name, wanted in (("cs_label", cs_label), ("bg_label", bg_label)):
         if wanted is not None:
-            found[f"{name}={wanted!r}"] = (name, bool(wanted))
+            found[f"{name}={wanted!r}"] = (name, ~where(**{name: 0}) if wanted else where(**{name: 0}))
     if epoch_min is not None and epoch_max is not None and epoch_min > epoch_max:
         raise PredicateError(f"no sample matches: epoch_min={epoch_min!r} is above epoch_max={epoch_max!r}")
     if epoch_min is not None:
-        found[f"epoch_min={epoch_min!r}"] = ("epoch", between(epoch_min, None))
+        found[f"epoch_min={epoch_min!r}"] = ("epoch", where(epoch=between(epoch_min, None)))
     if epoch_max is not None:
-        found[f"epoch_max={epoch_max!r}"] = ("epoch", between(None, epoch_max))
+        found[f"epoch_max={epoch_max!r}"] = ("epoch", where(epoch=between(None, epoch_max)))
     return found
 
 

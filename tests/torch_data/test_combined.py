@@ -316,6 +316,19 @@ def test_patients_that_are_numbers(tmp_path):
         assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
 
 
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+@pytest.mark.parametrize("values", [[1.0, np.nan, 0, -0.0, 2, -1], [0, 1, 2, -1], [True, False]])
+def test_labels_are_filtered_as_samples_show_them(tmp_path, values, shape):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["cs_label"] = file["bg_label"] = np.reshape(values, shape)
+        file["x"] = np.arange(len(values))
+    everyone = CombinedHDF5Dataset(tmp_path / "a.h5")
+    for name in ("cs_label", "bg_label"):
+        for wanted in (True, False):
+            found = [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", **{name: wanted})]
+            assert found == [int(each.x) for each in everyone if each[name] is wanted]
+
+
 def test_complex_numbers_are_refused_by_name(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["z"], file["x"] = np.arange(4) * 1j, np.arange(4)
