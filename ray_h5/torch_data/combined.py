@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -47,7 +48,7 @@ class CombinedHDF5Dataset(H5Dataset):
     load_fields : sequence of str, optional
         Columns that a sample holds; None takes all.
     allowed_guids : sequence of str, optional
-        Only samples of these patients.
+        Only samples of these patients, as samples call them: a column of numbers holds them as such.
     cs_label, bg_label : bool, optional
         Only samples with this label: True is any value but 0.
     epoch_min, epoch_max : float, optional
@@ -175,9 +176,7 @@ class CombinedHDF5Dataset(H5Dataset):
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
         """Return the row ids that pass a criterion, or hold one of some patients; the values may lie in rows of one."""
         spec = self._index.find([column])[column]
-        if column == _GUID and spec.kind == "number":
-            wanted = [int(guid) if isinstance(guid, str) and guid.isdecimal() else guid for guid in wanted]
-        criterion = where(guid=wanted) if column == _GUID else wanted
+        criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
             return select(self._index, self._index.columns, criterion)
         values = np.empty((self._index.num_rows, 1), spec.dtype)
@@ -222,6 +221,21 @@ def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: Col
             "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
         )
     return spec.cast(bool if spec.name in _BOOLS else floats)
+
+
+def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
+    """Return patients as the values that a column holds, without those that none of its values can be."""
+    if spec.kind == "string":
+        return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
+    if spec.kind != "number":
+        return list(guids)
+    found = [guid for guid in guids if not isinstance(guid, str)]
+    for guid in (guid for guid in guids if isinstance(guid, str)):
+        with contextlib.suppress(ValueError):
+            number = float(guid) if spec.dtype.kind == "f" else int(guid)
+            if isinstance(number, float) or abs(number) < 2**64:
+                found.append(number)
+    return found
 
 
 def _criteria(

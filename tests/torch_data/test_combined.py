@@ -316,6 +316,28 @@ def test_patients_that_are_numbers(tmp_path):
         assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted", "rows"),
+    [
+        ([-1, 1, 2, 3], ["-1", "1"], [0, 1]),
+        ([[-1], [1], [2], [3]], ["1", "site_b_7", "1.5", 1.5, 3, str(10**40)], [1, 3]),
+        ([-1.0, 0.1, 2, np.inf], ["0.1", "2.0", "inf", "x", "nan"], [1, 2, 3]),
+        (np.array([0.1, 0.2], "f4"), [str(float(np.float32(0.1)))], [0]),
+        (["1", "b", "2.5"], [1, "b", 2.5], [0, 1, 2]),
+    ],
+)
+def test_patients_are_found_by_what_samples_call_them(tmp_path, values, wanted, rows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["guid"] = values
+        file["x"] = np.arange(len(values))
+    assert [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=wanted)] == rows
+    everyone = CombinedHDF5Dataset(tmp_path / "a.h5")
+    for i, guid in enumerate(each.guid for each in everyone):
+        assert [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=[guid])] == [i]
+    with pytest.raises(PredicateError, match=r"no sample matches: allowed_guids \(1 of them\) left none"):
+        CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=["nobody"])
+
+
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 @pytest.mark.parametrize("values", [[1.0, np.nan, 0, -0.0, 2, -1], [0, 1, 2, -1], [True, False]])
 def test_labels_are_filtered_as_samples_show_them(tmp_path, values, shape):
