@@ -87,6 +87,17 @@ class TestLoaders:
         with pytest.raises(TypeError, match="nonsense"):
             OptimalDataLoaderFactory.create_training_loader(DATA, 10, nonsense=1)
 
+    def test_without_a_batch_size_as_in_a_dataloader(self):
+        batched = torch.utils.data.BatchSampler(SequentialSampler(DATA), 4, False)
+        for make in (
+            OptimalDataLoaderFactory.create_training_loader,
+            OptimalDataLoaderFactory.create_validation_loader,
+        ):
+            assert len(list(make(DATA, None, batch_sampler=batched))) == 26
+            samples = list(make(DATA, None))
+            assert sorted(int(y) for _, y in samples) == list(range(103))
+            assert samples[0][0].shape == ()
+
     def test_a_dataset_smaller_than_a_batch_gives_one(self):
         small = TensorDataset(torch.arange(3), torch.arange(3))
         assert len(list(OptimalDataLoaderFactory.create_training_loader(small, 10))) == 1
