@@ -81,7 +81,8 @@ class Augmentation(ABC):
         """
         self._check_array(sample)
         try:
-            word = operator.index(key) % 2**64
+            # torch makes an index of what int64 holds, and keys are uint64.
+            word = operator.index(key.item() if is_tensor(key) and key.ndim == 0 else key) % 2**64
         except TypeError as exc:
             raise OptionError(f"key={key!r}: expected an integer, the key of the row") from exc
         return self.apply_batch(sample[None], np.asarray([word], dtype=np.uint64))[0]

@@ -373,7 +373,9 @@ def test_a_key_is_an_integer(augment):
     expected = augment.apply(sample, 3)
     for key in (np.uint64(3), torch.tensor(3), 3 + 2**64):
         assert np.array_equal(augment.apply(sample, key), expected)
-    for key in ("a", "3", None, 1.5):
+    large = 2**63 + 3
+    assert np.array_equal(augment.apply(sample, torch.tensor(large, dtype=torch.uint64)), augment.apply(sample, large))
+    for key in ("a", "3", None, 1.5, torch.tensor(1.5), torch.tensor([1, 2])):
         with pytest.raises(OptionError, match=r"key=.*: expected an integer, the key of the row"):
             augment.apply(sample, key)
 
