@@ -72,7 +72,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         """
         given = statistics_from if isinstance(statistics_from, (np.ndarray, torch.Tensor)) else list(statistics_from)
         chosen = check_indices(given, len(cast("Sized", base_dataset)), "statistics_from").tolist()
-        inputs = (torch.as_tensor(_pair(base_dataset[index], cls)[0]).to(torch.float64).numpy() for index in chosen)
+        inputs = (torch.as_tensor(_pair(base_dataset[index], cls)[0]) for index in chosen)
         parts = [Moments.of(values[None]) for values in inputs]
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
