@@ -240,14 +240,15 @@ def _fastest(dataset: Dataset[Any], batch_size: int | None, config: dict[str, An
 
 
 def _states(config: Mapping[str, Any]) -> list[tuple[Callable[[Any], Any], Any]]:
-    """Return what sets the samplers and the generator of a loader to where they are, and where that is."""
-    samplers: list[Any] = [config.get("sampler"), config.get("batch_sampler")]
+    """Return what sets torch and the samplers of a loader to where they are, and where that is."""
+    batched = config.get("batch_sampler")
+    samplers: list[Any] = [config.get("sampler"), batched, getattr(batched, "sampler", None)]
     found: list[tuple[Callable[[Any], Any], Any]] = [
         (each.load_state_dict, each.state_dict()) for each in samplers if hasattr(each, "load_state_dict")
     ]
-    if (generator := config.get("generator")) is not None:
-        found.append((generator.set_state, generator.get_state()))
-    return found
+    generators = [config.get("generator"), *(getattr(each, "generator", None) for each in samplers)]
+    found += [(each.set_state, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
+    return [*found, (torch.set_rng_state, torch.get_rng_state())]
 
 
 def _rate(loader: DataLoader[Any]) -> float:

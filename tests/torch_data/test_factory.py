@@ -113,6 +113,20 @@ class TestLoaders:
         assert loader.num_workers == chosen
         assert rates[loader.num_workers] == max(rates)
 
+    @pytest.mark.parametrize("kind", ["none", "sampler", "batch_sampler"])
+    def test_tuning_is_no_part_of_the_training(self, kind):
+        def order_and_next(**options):
+            torch.manual_seed(5)
+            sampler = RandomSampler(DATA, generator=torch.Generator().manual_seed(3))
+            if kind == "sampler":
+                options["sampler"] = sampler
+            if kind == "batch_sampler":
+                options["batch_sampler"] = torch.utils.data.BatchSampler(sampler, 10, True)
+            loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, num_workers=1, **options)
+            return [y.tolist() for _, y in loader], torch.rand(1)
+
+        assert order_and_next(tune=True) == order_and_next()
+
 
 @pytest.mark.parametrize("workers", [None, -1, 1.5, "2"])
 def test_workers_that_are_no_number(workers):
