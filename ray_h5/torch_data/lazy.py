@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -122,7 +122,8 @@ class H5LazyDataset(BatchedDataset):
             whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
-            return list(whole[0])
+            # torch stacks a list; of no samples the tensor tells what they are like.
+            return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
         return [self._sample(self._values(values, i)) for i in range(len(indices))]
 
     def _values(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
