@@ -126,7 +126,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         began = time.perf_counter()
         totals = run.epoch(epoch, args.save_every).to(device)
         dist.all_reduce(totals)
-        if rank == 0:
+        if rank == 0 and totals[1]:  # of an epoch that was left after its last step there is nothing to do
             rate = totals[1].item() / (time.perf_counter() - began)
             print(f"epoch {epoch}: loss {(totals[0] / totals[1]).item():.4f}, {rate:.0f} rows/s", flush=True)
 

@@ -82,10 +82,10 @@ def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
     Parameters
     ----------
     value : int or float
-        Of a column of shape (T,), the value; of a one-hot column of shape (T, C), the class whose
+        Of a column of shape (T,) or (T, 1), the value; of a one-hot column of shape (T, C), the class whose
         entry is not zero.
     valid : str, optional
-        A column of shape (T,): only time steps where it is greater than zero count.
+        A column of shape (T,) or (T, 1): only time steps where it is greater than zero count.
     """
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):

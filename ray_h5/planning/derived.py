@@ -50,6 +50,7 @@ def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqua
 
 
 def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
+    values, valid = _by_step(values), None if valid is None else _by_step(valid)
     with np.errstate(over="ignore"):  # what is too large for the dtype is infinite in it
         hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
     if valid is not None:
@@ -57,8 +58,17 @@ def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.n
     return hits.any(axis=1) if hits.ndim == 2 else hits
 
 
+def _by_step(values: np.ndarray) -> np.ndarray:
+    return values.reshape(len(values), *_step_shape(values.shape[1:]))
+
+
+def _step_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a row whose time steps may each be a vector of one number: ids, and not one-hot."""
+    return shape[:1] if shape[1:] == (1,) else shape
+
+
 def _check_shapes(path: str, column: ColumnLayout, valid: ColumnLayout | None, criterion: AnyEqual) -> None:
-    shape = column.row_shape
+    shape = _step_shape(column.row_shape)
     where = f"{path}: any_equal({criterion.value!r}): column {column.name!r}"
     if column.kind not in {"number", "bool"} or len(shape) > 2:
         raise PredicateError(
@@ -67,7 +77,7 @@ def _check_shapes(path: str, column: ColumnLayout, valid: ColumnLayout | None, c
         )
     if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
         raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
-    if valid is not None and (valid.row_shape != shape[:1] or valid.kind not in {"number", "bool"}):
+    if valid is not None and (_step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):
         raise PredicateError(
             f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {valid.name!r}, found "
             f"{valid.kind} values of shape {valid.row_shape}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.planning.criteria import any_equal, between, where
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import make_plan
@@ -47,9 +48,9 @@ class CombinedHDF5Dataset(H5Dataset):
     load_fields : sequence of str, optional
         Columns that a sample holds; None takes all.
     allowed_guids : sequence of str, optional
-        Only samples of these patients.
+        Only samples of these patients, as samples call them: a column of numbers holds them as such.
     cs_label, bg_label : bool, optional
-        Only samples with this label.
+        Only samples with this label: True is any value but 0.
     epoch_min, epoch_max : float, optional
         Only samples whose ``epoch`` is not below, and not above; both ends are included.
     label : int, optional
@@ -79,6 +80,8 @@ class CombinedHDF5Dataset(H5Dataset):
         A ValueError: if no sample matches; it says which of the criteria left none.
     UnknownColumnError
         If a field is in no file.
+    UnsupportedColumnError
+        If a field holds what is cast to no dtype of these, such as complex numbers.
 
     Examples
     --------
@@ -171,11 +174,9 @@ class CombinedHDF5Dataset(H5Dataset):
         return selection
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
-        """Return the row ids that pass a criterion; the values may lie in rows of one, and patients may be numbers."""
+        """Return the row ids that pass a criterion, or hold one of some patients; the values may lie in rows of one."""
         spec = self._index.find([column])[column]
-        if column == _GUID and spec.kind == "number":
-            wanted = [int(guid) if isinstance(guid, str) and guid.isdecimal() else guid for guid in wanted]
-        criterion = where(**{column: wanted})
+        criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
             return select(self._index, self._index.columns, criterion)
         values = np.empty((self._index.num_rows, 1), spec.dtype)
@@ -214,7 +215,27 @@ def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: Col
         )
     if spec.name == _GUID:
         return spec
+    if spec.dtype.kind == "c" and spec.name not in _BOOLS:
+        raise UnsupportedColumnError(
+            f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
+            "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
+        )
     return spec.cast(bool if spec.name in _BOOLS else floats)
+
+
+def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
+    """Return patients as the values that a column holds, without those that none of its values can be."""
+    if spec.kind == "string":
+        return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
+    if spec.kind != "number":
+        return list(guids)
+    found = [guid for guid in guids if not isinstance(guid, str)]
+    for guid in (guid for guid in guids if isinstance(guid, str)):
+        with contextlib.suppress(ValueError):
+            number = float(guid) if spec.dtype.kind == "f" else int(guid)
+            if isinstance(number, float) or abs(number) < 2**64:
+                found.append(number)
+    return found
 
 
 def _criteria(
@@ -224,19 +245,19 @@ def _criteria(
     epoch_min: float | None,
     epoch_max: float | None,
 ) -> dict[str, tuple[str, Any]]:
-    """Return the criteria on scalar columns, by what the user calls them."""
+    """Return the criteria on scalar columns, patients as a list, by what the user calls them."""
     found: dict[str, tuple[str, Any]] = {}
     if guids is not None:
         found[f"allowed_guids ({len(guids)} of them)"] = ("guid", guids)
     for name, wanted in (("cs_label", cs_label), ("bg_label", bg_label)):
         if wanted is not None:
-            found[f"{name}={wanted!r}"] = (name, bool(wanted))
+            found[f"{name}={wanted!r}"] = (name, ~where(**{name: 0}) if wanted else where(**{name: 0}))
     if epoch_min is not None and epoch_max is not None and epoch_min > epoch_max:
         raise PredicateError(f"no sample matches: epoch_min={epoch_min!r} is above epoch_max={epoch_max!r}")
     if epoch_min is not None:
-        found[f"epoch_min={epoch_min!r}"] = ("epoch", between(epoch_min, None))
+        found[f"epoch_min={epoch_min!r}"] = ("epoch", where(epoch=between(epoch_min, None)))
     if epoch_max is not None:
-        found[f"epoch_max={epoch_max!r}"] = ("epoch", between(None, epoch_max))
+        found[f"epoch_max={epoch_max!r}"] = ("epoch", where(epoch=between(None, epoch_max)))
     return found
 
 

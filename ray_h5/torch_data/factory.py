@@ -102,15 +102,15 @@ class OptimalDataLoaderFactory:
         return config
 
     @staticmethod
-    def create_training_loader(dataset: Dataset[Any], batch_size: int, **kwargs: Any) -> DataLoader[Any]:
+    def create_training_loader(dataset: Dataset[Any], batch_size: int | None, **kwargs: Any) -> DataLoader[Any]:
         """Return a loader for training: shuffled, each batch of the same size, workers seeded.
 
         Parameters
         ----------
         dataset : Dataset
             The samples.
-        batch_size : int
-            Samples of a batch.
+        batch_size : int, optional
+            Samples of a batch. None, as in a `DataLoader`, for single samples, and beside a ``batch_sampler``.
         **kwargs
             ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`; ``tune=True`` to
             measure a few batches with several numbers of workers and take the best; all else goes to
@@ -121,13 +121,13 @@ class OptimalDataLoaderFactory:
             config["shuffle"] = True
         drawn = kwargs.get("sampler")  # of one rank of several, it draws fewer samples than there are
         count = len(drawn if isinstance(drawn, Sized) else cast("Sized", dataset))
-        if count < batch_size and "drop_last" not in kwargs:
+        if batch_size is not None and count < batch_size and "drop_last" not in kwargs:
             config["drop_last"] = False  # or there would be no batch at all
         config.setdefault("worker_init_fn", worker_init_fn)
         return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
 
     @staticmethod
-    def create_validation_loader(dataset: Dataset[Any], batch_size: int, **kwargs: Any) -> DataLoader[Any]:
+    def create_validation_loader(dataset: Dataset[Any], batch_size: int | None, **kwargs: Any) -> DataLoader[Any]:
         """Return a loader for validation: in order, and nothing left out.
 
         Arguments as for `create_training_loader`; ``has_augmentation`` is not looked at.
@@ -164,7 +164,7 @@ def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentati
     return chosen | {name: value for name, value in kwargs.items() if name not in _OWN_OPTIONS}
 
 
-def _make(dataset: Dataset[Any], batch_size: int, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
+def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
     instead = "; leave it out to have it chosen"
     config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
     if config["num_workers"] and (reason := why_no_workers(dataset, config)):
@@ -175,12 +175,14 @@ def _make(dataset: Dataset[Any], batch_size: int, config: dict[str, Any], *, tun
     return DataLoader(dataset, **_valid(config, batch_size))
 
 
-def _valid(config: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
     """Return options that go together: some exclude each other, or need workers."""
     options = {**config, "batch_size": batch_size}
     if options.get("batch_sampler") is not None:
         for name in ("batch_size", "shuffle", "sampler", "drop_last"):
             options.pop(name, None)
+    elif batch_size is None:
+        options.pop("drop_last", None)
     if not options["num_workers"]:
         for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
             options.pop(name, None)
@@ -219,7 +221,7 @@ def _pickling_error(value: Any) -> Exception | None:
     return None
 
 
-def _fastest(dataset: Dataset[Any], batch_size: int, config: dict[str, Any]) -> int:
+def _fastest(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any]) -> int:
     """Measure a few batches with several numbers of workers; return the best number."""
     most = config["num_workers"]
     before = _states(config)
@@ -238,14 +240,15 @@ def _fastest(dataset: Dataset[Any], batch_size: int, config: dict[str, Any]) -> 
 
 
 def _states(config: Mapping[str, Any]) -> list[tuple[Callable[[Any], Any], Any]]:
-    """Return what sets the samplers and the generator of a loader to where they are, and where that is."""
-    samplers: list[Any] = [config.get("sampler"), config.get("batch_sampler")]
+    """Return what sets torch and the samplers of a loader to where they are, and where that is."""
+    batched = config.get("batch_sampler")
+    samplers: list[Any] = [config.get("sampler"), batched, getattr(batched, "sampler", None)]
     found: list[tuple[Callable[[Any], Any], Any]] = [
         (each.load_state_dict, each.state_dict()) for each in samplers if hasattr(each, "load_state_dict")
     ]
-    if (generator := config.get("generator")) is not None:
-        found.append((generator.set_state, generator.get_state()))
-    return found
+    generators = [config.get("generator"), *(getattr(each, "generator", None) for each in samplers)]
+    found += [(each.set_state, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
+    return [*found, (torch.set_rng_state, torch.get_rng_state())]
 
 
 def _rate(loader: DataLoader[Any]) -> float:

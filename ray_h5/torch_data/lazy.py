@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
 from ray_h5.hdf5.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.types import as_dtype
@@ -65,6 +65,8 @@ class H5LazyDataset(BatchedDataset):
     ------
     NotFoundError, NotHDF5Error, UnknownColumnError and other leaves of RayH5Error
         When the dataset is made, if the file or a key is not there.
+    StaleIndexError
+        When a sample is read, if the file is not the one that the dataset was made of.
 
     Examples
     --------
@@ -101,6 +103,8 @@ class H5LazyDataset(BatchedDataset):
         reader, live = open_reader(self.path, swmr)
         with reader:
             layouts, self._length = find_pair(reader, x_key, y_key, live=live)
+            # A live writer may change the file.
+            self._expect = None if live else reader.identity
         self._columns = [
             (layout.name, layout.row_shape, read_dtype(layout, dtype))
             for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
@@ -119,7 +123,8 @@ class H5LazyDataset(BatchedDataset):
             whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
-            return list(whole[0])
+            # torch stacks a list; of no samples the tensor tells what they are like.
+            return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
         return [self._sample(self._values(values, i)) for i in range(len(indices))]
 
     def _values(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
@@ -140,7 +145,7 @@ class H5LazyDataset(BatchedDataset):
         if self._closed:
             raise OptionError(f"{self.path}: this dataset is closed; make a new one")
         if self._reader is None:
-            self._reader, self._live = open_reader(self.path, self.swmr)
+            self._reader, self._live = open_reader(self.path, self.swmr, expect=self._expect)
         out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
         kept = self._kept_rows()
         if kept is None:
@@ -222,15 +227,15 @@ def h5_worker_init_fn(_worker_id: int) -> None:
         left += several.values() if isinstance(several, Mapping) else several
 
 
-def open_reader(path: str, swmr: bool, threads: int = 1) -> tuple[RowReader, bool]:
+def open_reader(path: str, swmr: bool, threads: int = 1, expect: FileIdentity | None = None) -> tuple[RowReader, bool]:
     """Open a file; in SWMR mode only if it is being written in that mode, and tell which it was."""
     try:
-        return RowReader(path, threads=threads), False
+        return RowReader(path, threads=threads, expect=expect), False
     except WriterActiveError:
         # A reader in that mode cannot tell whether a file changed: only where there is no other way.
         if not swmr:
             raise
-        return RowReader(path, threads=threads, swmr=True), True
+        return RowReader(path, threads=threads, expect=expect, swmr=True), True
 
 
 def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:

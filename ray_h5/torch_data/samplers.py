@@ -14,7 +14,7 @@ from ray_h5.options import as_integer
 from ray_h5.planning.order import Order
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.torch_data.order import ShuffleLike, order_of
-from ray_h5.torch_data.walk import State, Walk
+from ray_h5.torch_data.walk import State, Steps, Walk
 
 _Batch = TypeVar("_Batch")
 
@@ -55,13 +55,17 @@ class EpochShuffleSampler(Sampler[int]):
         return self.data_len
 
     def __iter__(self) -> Iterator[int]:
+        return Steps(self._walk, self._indices())
+
+    def _indices(self) -> Iterator[int]:
         epoch = self._walk.epoch
-        for start in range(self._walk.begin(self.data_len), self.data_len, _WINDOW):
+        for start in range(self._walk.begin(), self.data_len, _WINDOW):
             stop = min(start + _WINDOW, self.data_len)
             ranks = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
             for done, index in enumerate(ranks, start=start + 1):
                 self._walk.done = done
                 yield index
+        self._walk.end()
 
     def state_dict(self) -> State:
         """Return where the iteration is: what a checkpoint keeps."""
@@ -154,6 +158,9 @@ class OrderSampler(Sampler[int]):
         return self._length(self.order.num_rows)
 
     def __iter__(self) -> Iterator[int]:
+        return Steps(self._walk, self._indices())
+
+    def _indices(self) -> Iterator[int]:
         # What the walk holds is of the iteration that was asked last: with a second one under way, of that.
         at = None
         for stretch in self.stretches():
@@ -162,6 +169,7 @@ class OrderSampler(Sampler[int]):
             for within, index in enumerate(stretch[skip:], start=skip + 1):
                 self._walk.done, self._walk.within = (done, within) if within < len(stretch) else (at, 0)
                 yield index
+        self._walk.end()
 
     def stretches(self, *, whole: bool = False) -> Iterator[list[int]]:
         """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `counted`.
@@ -170,8 +178,7 @@ class OrderSampler(Sampler[int]):
         """
         epoch, total = self._walk.epoch, self.order.num_rows
         least = self.stretch if whole else 1
-        done = self._walk.begin(total, lambda rows: self._length(rows) // least)
-        for positions in self._positions(done, total):
+        for positions in self._positions(self._walk.begin(), total):
             ranks = self.order.ranks(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(ranks), self.stretch):
                 if len(ranks) - i >= least:
@@ -185,12 +192,17 @@ class OrderSampler(Sampler[int]):
             done = (self._walk.done if done is None else done) + size(batch) * self.world_size
             self._walk.done, self._walk.within = done, 0
             yield batch
+        self._walk.end()
 
     def state_dict(self) -> State:
         """Return where the iteration is: epoch, and how many samples all ranks together have done.
 
-        A `DataLoader` with workers asks its sampler ahead of what it delivers; torchdata's
-        ``StatefulDataLoader`` takes that into account.
+        Of a state from inside an epoch what is left is delivered, be it nothing; after the end of an iteration, a
+        whole epoch.
+
+        A `DataLoader` asks its sampler ahead of what it delivers: with workers, and for a last batch that is smaller
+        than the others, which it finds by the end of the iteration. torchdata's ``StatefulDataLoader`` takes that into
+        account, and an `OrderBatchSampler` has no such batch.
         """
         return self._walk.state_dict()
 
@@ -212,13 +224,14 @@ class OrderSampler(Sampler[int]):
     def _positions(self, done: int, total: int) -> Iterator[np.ndarray]:
         """Yield the positions of this rank from `done` on, many at a time."""
         around = self.stretch * self.world_size
-        rounds = (total - done) // around
+        left = max(total - done, 0)  # ranks that repeat a few rows have done more than there are
+        rounds = left // around
         at_a_time = max(1, _WINDOW // self.stretch)
         first = done + self.rank * self.stretch
         for start in range(0, rounds, at_a_time):
             begins = first + np.arange(start, min(start + at_a_time, rounds), dtype=np.int64) * around
             yield (begins[:, None] + np.arange(self.stretch)).reshape(-1)
-        rest = self._length(total - done) - rounds * self.stretch
+        rest = self._length(left) - rounds * self.stretch
         if rest:
             begin = done + rounds * around + self.rank * rest
             yield np.arange(begin, begin + rest, dtype=np.int64)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ray_h5.errors import PositionError
@@ -19,7 +18,7 @@ class Walk:
     def __init__(self, what: Mapping[str, Any], split: Sequence[int] = (1, 1)) -> None:
         self._what = dict(what)
         self._split = list(split)
-        self._resume: tuple[int, int, int] | None = None  # done, within, rows of a step of those who did them
+        self._resume: tuple[int, int] | None = None  # done, within
         self.epoch = 0
         self.done = 0
         self.within = 0  # samples of this rank, of the stretch that begins at `done`
@@ -28,23 +27,20 @@ class Walk:
         epoch = as_integer("set_epoch: epoch", epoch, 0)
         if epoch != self.epoch:
             self._resume = None
-            self.done = self.within = 0
+            self.end()
         self.epoch = epoch
 
-    def begin(self, rows: int, length: Callable[[int], int] = int) -> int:
-        """Return how much is done already of an epoch of `rows`; `length` tells what there is to yield of the rest."""
-        (self.done, self.within, least), self._resume = self._resume or (0, 0, 0), None
-        # Ranks that repeat a few rows, for all to have as many, have done more than there are; with drop_last some are
-        # left at the end. If those who did them had left no less than a step of theirs, it was not the end: what is
-        # too little for a step now is dropped then.
-        left = rows - self.done
-        if left <= 0 or (not length(left) and (not self.done or left < least)):
-            # A state that was taken at the end of an epoch goes on with a whole one.
-            self.done = self.within = 0
+    def begin(self) -> int:
+        """Return how much is done already of the epoch that an iteration begins."""
+        (self.done, self.within), self._resume = self._resume or (0, 0), None
         return self.done
 
+    def end(self) -> None:
+        """Note that an iteration has come to its end: what follows is a whole epoch."""
+        self.done = self.within = 0
+
     def state_dict(self) -> State:
-        done, within = self._resume[:2] if self._resume else (self.done, self.within)
+        done, within = self._resume or (self.done, self.within)
         return {**self._what, "epoch": self.epoch, "done": done, "within": within, "split": self._split}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -62,4 +58,35 @@ class Walk:
                 f"{ranks} ranks; expected that stretch and world_size, found {self._split}"
             )
         self.set_epoch(state["epoch"])
-        self._resume = state["done"], state["within"], math.prod(state.get("split") or (1,))
+        self._resume = state["done"], state["within"]
+
+
+class Steps(Iterator[int]):
+    """One iteration of a walk, which tells where it is also when the walk has come to its end.
+
+    A batch that is smaller than the others has taken a sampler to its end before it is delivered; torchdata
+    therefore asks what it iterates over, and not only the sampler, for a state.
+    """
+
+    def __init__(self, walk: Walk, indices: Iterator[int]) -> None:
+        self._walk, self._indices = walk, indices
+        self._at: tuple[int, int, int] | None = None  # epoch, done, within
+        self._resume: Mapping[str, Any] | None = None
+
+    def __next__(self) -> int:
+        if self._resume is not None:
+            self._walk.load_state_dict(self._resume)
+            self._resume = None
+        index = next(self._indices)
+        self._at = self._walk.epoch, self._walk.done, self._walk.within
+        return index
+
+    def state_dict(self) -> State:
+        if self._resume is not None:
+            return dict(self._resume)
+        at = {} if self._at is None else dict(zip(("epoch", "done", "within"), self._at, strict=True))
+        return self._walk.state_dict() | at
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        # The walk goes on with it if this iteration is gone through, and only then.
+        self._resume = state

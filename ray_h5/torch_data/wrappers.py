@@ -72,7 +72,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         """
         given = statistics_from if isinstance(statistics_from, (np.ndarray, torch.Tensor)) else list(statistics_from)
         chosen = check_indices(given, len(cast("Sized", base_dataset)), "statistics_from").tolist()
-        inputs = (torch.as_tensor(_pair(base_dataset[index], cls)[0]).to(torch.float64).numpy() for index in chosen)
+        inputs = (torch.as_tensor(_pair(base_dataset[index], cls)[0]) for index in chosen)
         parts = [Moments.of(values[None]) for values in inputs]
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
@@ -114,7 +114,8 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
     base_dataset : Dataset
         Of (input, target) pairs.
     augment_params : mapping
-        Options of `SpecAugment`, but for `column`; ``noise_std`` and ``noise_p`` add Gaussian noise.
+        Options of `SpecAugment`; ``noise_std`` and ``noise_p`` add Gaussian noise. What is drawn depends on
+        ``column``: to draw what Ray draws, give the name that the column has there. By default it is ``"x"``.
     training : bool
         False hands the samples on as they are.
     seed : int
@@ -197,12 +198,13 @@ def worker_init_fn(worker_id: int) -> None:
 
 def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNoise]:
     options = dict(params)
+    column = options.pop("column", "x")
     noise = {name.removeprefix("noise_"): options.pop(name) for name in ("noise_std", "noise_p") if name in options}
     try:
-        steps: list[SpecAugment | GaussianNoise] = [SpecAugment("x", **options)] if options or not noise else []
+        steps: list[SpecAugment | GaussianNoise] = [SpecAugment(column, **options)] if options or not noise else []
     except TypeError as exc:
         raise OptionError(f"augment_params: {exc}; expected options of SpecAugment, noise_std and noise_p") from exc
-    return [*steps, GaussianNoise("x", **noise)] if noise else steps
+    return [*steps, GaussianNoise(column, **noise)] if noise else steps
 
 
 def _shared_counter() -> torch.Tensor:

@@ -69,19 +69,20 @@ class Augmentation(ABC):
             raise self._no_batch("one row")
         return {**batch, self.column: self.apply_batch(batch[self.column], batch[ROW_KEY])}
 
-    def apply(self, sample: Any, key: int) -> Any:
+    def apply(self, sample: Any, key: Any) -> Any:
         """Return one sample augmented: what `apply_batch` makes of it in any batch.
 
         Parameters
         ----------
         sample : ndarray or tensor
             One row, without a batch axis.
-        key : int
+        key : int, or an integer of numpy or torch
             The key of the row.
         """
         self._check_array(sample)
         try:
-            word = operator.index(key) % 2**64
+            # torch makes an index of what int64 holds, and keys are uint64.
+            word = operator.index(key.item() if is_tensor(key) and key.ndim == 0 else key) % 2**64
         except TypeError as exc:
             raise OptionError(f"key={key!r}: expected an integer, the key of the row") from exc
         return self.apply_batch(sample[None], np.asarray([word], dtype=np.uint64))[0]
@@ -135,12 +136,15 @@ def _beside(array: Any, words: Any) -> Words:
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor in this machine's memory as an array over it; None for bfloat16 and gradients: numpy has none."""
+    """Return a tensor in this machine's memory as an array, over it unless torch negates it when it is read.
+
+    None for bfloat16 and gradients: numpy has none.
+    """
     import torch
 
     if array.device.type != "cpu" or array.dtype == torch.bfloat16 or (array.requires_grad and torch.is_grad_enabled()):
         return None
-    return array.detach().numpy()
+    return array.detach().resolve_neg().numpy()
 
 
 def kind_of(array: Any) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer, is_integer
+from ray_h5.transforms.keyed import is_tensor
 from ray_h5.transforms.sums import in_two, moments_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Moments:
 
         Parameters
         ----------
-        batch : ndarray, shape (n, ...)
+        batch : ndarray or tensor, shape (n, ...)
             Numbers or booleans; computed in float64.
         axis : int, tuple of int or None
             The axes to reduce, as in numpy's ``mean``. It must include 0, the rows.
@@ -79,7 +80,7 @@ class Moments:
             If the values are not real numbers.
         """
         check_nan_policy(nan_policy)
-        batch = np.asarray(batch)
+        batch = _as_array(batch)
         if batch.dtype.kind not in "biuf":
             raise UnsupportedColumnError(f"dtype {batch.dtype}: expected real numbers or booleans")
         axes = normalize_axis(axis, batch.ndim)
@@ -171,6 +172,17 @@ class Moments:
         _check_state(count, mean, low, m2, axis)
         # Not by way of floats, which end at 2**53.
         return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, low, m2, axis)
+
+
+def _as_array(batch: Any) -> np.ndarray[Any, Any]:
+    if not is_tensor(batch):
+        return np.asarray(batch)
+    tensor = batch.detach().cpu().resolve_conj().resolve_neg()
+    # numpy has no bfloat16, nor less; float32 has all their values.
+    array: np.ndarray[Any, Any] = (
+        tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
+    ).numpy()
+    return array
 
 
 def _check_state(count: Any, mean: Any, low: Any, m2: Any, axis: tuple[int, ...]) -> None:

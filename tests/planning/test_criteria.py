@@ -203,6 +203,8 @@ def classed(tmp_path_factory):
             file["one_hot"] = np.eye(CLASSES, dtype="u1")[ids].reshape(rows, STEPS, CLASSES)
             file["weight"] = rng.choice([-1, 0, 0.5, np.nan], (rows, STEPS)).astype("f4")
             file["good"] = rng.random((rows, STEPS)) < 0.5
+            for name in ("ids", "weight"):
+                file[f"{name}_column"] = file[name][:][:, :, None]
             file["label"] = rng.integers(0, 3, rows)
             file["name"] = np.array([f"n{row}" for row in range(rows)], dtype=h5py.string_dtype())
             file["empty"] = np.zeros((rows, 0), "u1")
@@ -242,6 +244,17 @@ def test_a_value_at_any_step(classed, wanted, valid):
     if wanted in range(CLASSES):
         found = selected(classed, where(one_hot=any_equal(wanted, valid=valid)))
         assert found == np.flatnonzero(expected).tolist()
+
+
+@pytest.mark.parametrize("valid", [None, "weight"])
+@pytest.mark.parametrize("wanted", [0, 1, 3, 0.5])
+def test_a_last_axis_of_one_is_none(classed, wanted, valid):
+    expected = selected(classed, where(ids=any_equal(wanted, valid=valid)))
+    for column, weight in (("ids_column", valid), ("ids_column", "weight_column"), ("ids", "weight_column")):
+        if valid is not None or weight is None:
+            assert selected(classed, where(**{column: any_equal(wanted, valid=weight)})) == expected
+    if valid and wanted in range(CLASSES):
+        assert selected(classed, where(one_hot=any_equal(wanted, valid="weight_column"))) == expected
 
 
 def test_other_columns_for_any_equal(classed):

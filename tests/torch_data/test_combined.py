@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
-from ray_h5.errors import NotFoundError, OptionError, PredicateError, RowIndexError, UnknownColumnError
+from ray_h5.errors import (
+    NotFoundError,
+    OptionError,
+    PredicateError,
+    RowIndexError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
 
 from .conftest import ids_of, write_signals
@@ -307,6 +314,49 @@ def test_patients_that_are_numbers(tmp_path):
     assert [each.guid for each in dataset] == ["123456789", "123456790", "123456791"]
     for guids in ([123456790], ["123456790"]):
         assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "rows"),
+    [
+        ([-1, 1, 2, 3], ["-1", "1"], [0, 1]),
+        ([[-1], [1], [2], [3]], ["1", "site_b_7", "1.5", 1.5, 3, str(10**40)], [1, 3]),
+        ([-1.0, 0.1, 2, np.inf], ["0.1", "2.0", "inf", "x", "nan"], [1, 2, 3]),
+        (np.array([0.1, 0.2], "f4"), [str(float(np.float32(0.1)))], [0]),
+        (["1", "b", "2.5"], [1, "b", 2.5], [0, 1, 2]),
+    ],
+)
+def test_patients_are_found_by_what_samples_call_them(tmp_path, values, wanted, rows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["guid"] = values
+        file["x"] = np.arange(len(values))
+    assert [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=wanted)] == rows
+    everyone = CombinedHDF5Dataset(tmp_path / "a.h5")
+    for i, guid in enumerate(each.guid for each in everyone):
+        assert [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=[guid])] == [i]
+    with pytest.raises(PredicateError, match=r"no sample matches: allowed_guids \(1 of them\) left none"):
+        CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=["nobody"])
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+@pytest.mark.parametrize("values", [[1.0, np.nan, 0, -0.0, 2, -1], [0, 1, 2, -1], [True, False]])
+def test_labels_are_filtered_as_samples_show_them(tmp_path, values, shape):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["cs_label"] = file["bg_label"] = np.reshape(values, shape)
+        file["x"] = np.arange(len(values))
+    everyone = CombinedHDF5Dataset(tmp_path / "a.h5")
+    for name in ("cs_label", "bg_label"):
+        for wanted in (True, False):
+            found = [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", **{name: wanted})]
+            assert found == [int(each.x) for each in everyone if each[name] is wanted]
+
+
+def test_complex_numbers_are_refused_by_name(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["z"], file["x"] = np.arange(4) * 1j, np.arange(4)
+    with pytest.raises(UnsupportedColumnError, match=r"'z'.*complex.*load_fields.*H5Dataset"):
+        CombinedHDF5Dataset(tmp_path / "a.h5")
+    assert len(CombinedHDF5Dataset(tmp_path / "a.h5", ["x"])) == 4
 
 
 def test_values_in_rows_of_one(tmp_path):

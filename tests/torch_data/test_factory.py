@@ -87,6 +87,17 @@ class TestLoaders:
         with pytest.raises(TypeError, match="nonsense"):
             OptimalDataLoaderFactory.create_training_loader(DATA, 10, nonsense=1)
 
+    def test_without_a_batch_size_as_in_a_dataloader(self):
+        batched = torch.utils.data.BatchSampler(SequentialSampler(DATA), 4, False)
+        for make in (
+            OptimalDataLoaderFactory.create_training_loader,
+            OptimalDataLoaderFactory.create_validation_loader,
+        ):
+            assert len(list(make(DATA, None, batch_sampler=batched))) == 26
+            samples = list(make(DATA, None))
+            assert sorted(int(y) for _, y in samples) == list(range(103))
+            assert samples[0][0].shape == ()
+
     def test_a_dataset_smaller_than_a_batch_gives_one(self):
         small = TensorDataset(torch.arange(3), torch.arange(3))
         assert len(list(OptimalDataLoaderFactory.create_training_loader(small, 10))) == 1
@@ -101,6 +112,20 @@ class TestLoaders:
         chosen, *rates = map(float, said.groups())
         assert loader.num_workers == chosen
         assert rates[loader.num_workers] == max(rates)
+
+    @pytest.mark.parametrize("kind", ["none", "sampler", "batch_sampler"])
+    def test_tuning_is_no_part_of_the_training(self, kind):
+        def order_and_next(**options):
+            torch.manual_seed(5)
+            sampler = RandomSampler(DATA, generator=torch.Generator().manual_seed(3))
+            if kind == "sampler":
+                options["sampler"] = sampler
+            if kind == "batch_sampler":
+                options["batch_sampler"] = torch.utils.data.BatchSampler(sampler, 10, True)
+            loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, num_workers=1, **options)
+            return [y.tolist() for _, y in loader], torch.rand(1)
+
+        assert order_and_next(tune=True) == order_and_next()
 
 
 @pytest.mark.parametrize("workers", [None, -1, 1.5, "2"])

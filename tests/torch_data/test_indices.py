@@ -69,6 +69,12 @@ def test_no_indices_are_an_empty_batch(path, make):
         assert (batch["x"] if isinstance(batch, dict) else batch[0]).shape == (0, 3)
 
 
+def test_no_indices_of_inputs_alone_are_an_empty_tensor(path):
+    dataset = H5LazyDataset(path, "x")
+    for none in ([], slice(0, 0), np.empty(0, np.int64)):
+        assert (dataset[none].shape, dataset[none].dtype) == ((0, 3), dataset[0].dtype)
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_sampler_of_batches_in_place_of_a_batch_size(path, threads):
     dataset = H5Dataset(path, ["y"])

@@ -12,6 +12,7 @@ from ray_h5.errors import (
     NotFoundError,
     OptionError,
     SchemaMismatchError,
+    StaleIndexError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
@@ -204,3 +205,25 @@ def test_the_worker_init_function_finds_all_datasets_below(pairs, monkeypatch, p
     monkeypatch.setattr("ray_h5.torch_data.lazy.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
     assert [part._reader for part in parts] == [None, None]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("when", ["before the first read", "after release", "pickled"])
+def test_a_file_that_was_replaced_is_an_error(tmp_path, when, workers):
+    path = tmp_path / "pairs.h5"
+
+    def write(first):
+        with h5py.File(path, "w") as file:
+            file["x"] = np.arange(20.0) + first
+
+    write(0)
+    dataset = H5LazyDataset(path, "x")
+    if when == "after release":
+        assert dataset[7] == 7
+        dataset.release()
+    write(100)
+    if when == "pickled":
+        dataset = pickle.loads(pickle.dumps(dataset))
+    with pytest.raises(StaleIndexError):
+        next(iter(DataLoader(dataset, batch_size=4, num_workers=workers)))
+    assert H5LazyDataset(path, "x")[7] == 107

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, where
+from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, loader, where
 
 from .conftest import ids_of
 
@@ -76,9 +76,23 @@ class SamplerContract:
             assert resumed.epoch == 3
             resumed.set_epoch(3)  # as a training loop does, for the epoch that it goes on with
             tail = list(resumed)
-            # At the end of an epoch nothing is left: what follows is a whole one.
-            assert head + tail == whole if done < len(whole) else tail == whole
+            assert head + tail == whole
             assert list(resumed) == whole
+
+    def test_after_its_end_a_whole_epoch_follows(self):
+        sampler, resumed = self.make(seed=5), self.make(seed=5)
+        whole = list(sampler)
+        resumed.load_state_dict(sampler.state_dict())
+        assert list(resumed) == whole
+
+    def test_the_state_of_the_last_step_is_kept_for_its_epoch_alone(self):
+        sampler, resumed = self.make(seed=5), self.make(seed=5)
+        sampler.set_epoch(3)
+        state = [sampler.state_dict() for _ in sampler][-1]
+        for epoch, left in ((3, 0), (4, N)):
+            resumed.load_state_dict(state)
+            resumed.set_epoch(epoch)
+            assert len(flat(resumed)) == left
 
     def test_a_state_of_something_else_is_refused(self):
         state = self.make(seed=1).state_dict()
@@ -176,14 +190,14 @@ def test_ranks_resume_as_many_or_others_do(before, after):
     st.integers(0, 30),
 )
 def test_what_one_split_has_not_done_another_does(rows, before, after, steps):
-    """Also at the end of an epoch, where padded ranks have done more than there is: a whole epoch is left then."""
+    """Also after the last step, when padded ranks have done more than there is; past it, a whole epoch is left."""
 
     def batches(ranks, batch_size):
         return [OrderBatchSampler(range(rows), batch_size, seed=3, rank=r, world_size=ranks) for r in range(ranks)]
 
     running, resumed = batches(*before), batches(*after)
     done = {i for each in running for batch in itertools.islice(each, steps) for i in batch}
-    left = set(range(rows)) - done or set(range(rows))
+    left = set(range(rows)) - (done if steps <= len(running[0]) else set())
     for each in resumed:
         each.load_state_dict(running[0].state_dict())
     rest = [i for each in resumed for i in flat(each)]
@@ -296,6 +310,69 @@ def test_torchdata_resumes_in_the_middle_of_an_epoch(files, workers, batch_sampl
         assert head + [ids_of(batch) for batch in resumed] == whole
 
 
+def split(kind, rows, drop_last):
+    """Options of a loader of batches of 4, whose epoch is one rank's or one of several."""
+    if kind == "torch":
+        return {"batch_size": 4, "shuffle": True, "drop_last": drop_last}
+    if kind == "batches":
+        return {"batch_sampler": OrderBatchSampler(range(rows), 4, drop_last=drop_last)}
+    sampler = EpochShuffleSampler(rows) if kind == "shuffle" else OrderSampler(range(rows), stretch=kind)
+    return {"batch_size": 4, "sampler": sampler, "drop_last": drop_last}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("kind", ["torch", "batches", "shuffle", 1, 4])
+@pytest.mark.parametrize(
+    ("workers", "rows", "drop_last"), [(0, 20, False), (0, 23, False), (0, 23, True), (1, 20, False), (2, 23, False)]
+)
+def test_torchdata_resumes_at_the_end_of_an_epoch(kind, workers, rows, drop_last):
+    def make():
+        return StatefulDataLoader(list(range(rows)), num_workers=workers, **split(kind, rows, drop_last))
+
+    loader = make()
+    states, delivered = [], []
+    for batch in loader:
+        delivered.append(batch.tolist())
+        states.append(loader.state_dict())
+    assert len(delivered) == (6 if rows == 23 and not drop_last else 5)
+    for left in (0,) if workers else (0, 1):
+        resumed = make()
+        resumed.load_state_dict(states[-1 - left])
+        assert [each.tolist() for each in resumed] == delivered[len(delivered) - left :]
+        assert len(list(resumed)) == len(delivered), "a whole epoch follows"
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())  # between epochs
+    assert len(list(resumed)) == len(delivered)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_a_loader_resumes_at_the_end_of_an_epoch(files, threads, drop_last, world_size):
+    dataset = H5Dataset(files, ["fhr_st"])
+
+    def make(ranks=world_size):
+        return loader(dataset, 7, drop_last=drop_last, threads=threads, rank=0, world_size=ranks)
+
+    batches = make()
+    batches.set_epoch(2)
+    whole = [ids_of(batch) for batch in batches]
+    between = batches.state_dict()
+    state = [batches.state_dict() for _ in batches][-1]
+    resumed = make()
+    for epoch, expected in ((2, []), (3, whole)):
+        resumed.load_state_dict(state)
+        resumed.set_epoch(epoch)
+        assert len(list(resumed)) == len(expected)
+        assert len(list(resumed)) == len(whole), "a whole epoch follows"
+    resumed.load_state_dict(between)
+    assert [ids_of(batch) for batch in resumed] == whole
+    others = make(3)
+    others.load_state_dict(state)
+    full, rest = divmod(max(60 - state["done"], 0), 3 * 7)
+    assert len(list(others)) == full + bool(rest and not drop_last)
+
+
 def test_a_plain_dataloader_takes_them(files):
     dataset = H5Dataset(files, ["fhr_st"])
     sampler = OrderBatchSampler(dataset, 7)
@@ -323,7 +400,7 @@ def test_a_look_ahead_in_the_middle_of_an_epoch_loses_nothing(sampler):
         state = sampler.state_dict()
         assert head + list(running) == whole
         sampler.load_state_dict(state)
-        assert list(sampler) == (whole[done + 1 :] or whole)
+        assert list(sampler) == whole[done + 1 :]
 
 
 def test_a_rest_that_is_too_little_for_a_step_of_other_ranks_is_dropped():

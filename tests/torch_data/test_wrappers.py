@@ -18,7 +18,7 @@ from ray_h5.torch_data import (
     where,
     worker_init_fn,
 )
-from ray_h5.transforms import SpecAugment
+from ray_h5.transforms import GaussianNoise, SpecAugment
 
 MASKS = {"time_mask_param": 60, "freq_mask_param": 40, "num_time_masks": 2, "num_freq_masks": 2, "p": 1.0}
 
@@ -120,6 +120,16 @@ def test_a_row_is_augmented_the_same_whatever_else_is_chosen(tmp_path, wrap):
     assert 0 < wanted.mean() < 1
     assert np.array_equal(epoch_of(dataset), wanted)
     assert np.array_equal(torch.stack([dataset[i][0] for i in range(len(dataset))]), wanted)
+
+
+@pytest.mark.parametrize("column", ["x", "fhr_st"])
+def test_a_column_is_augmented_as_in_ray(column):
+    params = {**MASKS, "column": column, "noise_std": 0.5}
+    dataset = WorkerSafeAugmentedDataset(Ones(6), params, seed=3)
+    dataset.set_epoch(1)
+    keys = row_keys(np.arange(6), 3, 1)
+    wanted = SpecAugment(column, **MASKS).apply_batch(torch.ones(6, 1, 100, 150), keys)
+    assert torch.equal(epoch_of(dataset), GaussianNoise(column, std=0.5).apply_batch(wanted, keys))
 
 
 def test_an_index_stands_for_a_row_that_is_not_known():

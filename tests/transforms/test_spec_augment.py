@@ -367,13 +367,28 @@ def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     assert np.array_equal(augment.apply_batch(torch.from_numpy(rows), KEYS[:50]).numpy(), found)
 
 
+@pytest.mark.parametrize(
+    "augment",
+    [SpecAugment("x", 2, 2, p=1), SpecAugment("x", 2, 2, mask_value="mean", p=1), GaussianNoise("x", p=1)],
+)
+def test_tensors_that_torch_negates_when_they_are_read(augment):
+    tensor = torch.complex(torch.ones(3, 4, 6), torch.arange(72.0).reshape(3, 4, 6)).conj().imag
+    assert tensor.is_neg()
+    before = tensor.clone()
+    expected = augment.apply_batch(-np.arange(72, dtype="f4").reshape(3, 4, 6), KEYS[:3])
+    assert np.array_equal(augment.apply_batch(tensor, KEYS[:3]).resolve_neg().numpy(), expected)
+    assert torch.equal(tensor, before)
+
+
 @pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2, p=1), GaussianNoise("x", p=1)])
 def test_a_key_is_an_integer(augment):
     sample = np.ones((4, 6))
     expected = augment.apply(sample, 3)
     for key in (np.uint64(3), torch.tensor(3), 3 + 2**64):
         assert np.array_equal(augment.apply(sample, key), expected)
-    for key in ("a", "3", None, 1.5):
+    large = 2**63 + 3
+    assert np.array_equal(augment.apply(sample, torch.tensor(large, dtype=torch.uint64)), augment.apply(sample, large))
+    for key in ("a", "3", None, 1.5, torch.tensor(1.5), torch.tensor([1, 2])):
         with pytest.raises(OptionError, match=r"key=.*: expected an integer, the key of the row"):
             augment.apply(sample, key)
 

@@ -108,6 +108,32 @@ def test_complex_tensors_are_refused_as_arrays_are():
             scaler.transform(array)
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.complex(torch.ones(4, 3), torch.arange(12.0).reshape(4, 3)).conj().imag,
+        torch.arange(12.0, requires_grad=True).reshape(4, 3),
+        torch.arange(12).reshape(4, 3).bfloat16(),
+        torch.arange(12).reshape(4, 3).half(),
+        torch.arange(12).reshape(4, 3).bool(),
+        torch.tensor([[2**53 + 1], [2**53 + 3]]),
+    ],
+    ids=["negated", "with a gradient", "bfloat16", "float16", "bool", "int64"],
+)
+def test_moments_of_a_tensor_are_those_of_its_values(tensor):
+    values = np.array(tensor.tolist())
+    for first in (4, 2):
+        wanted, found = (Scaler.fit(rows[:first], axis=0, constant="one") for rows in (values, tensor))
+        if first < 4:
+            wanted, found = wanted.update(values[first:]), found.update(tensor[first:])
+        assert found.to_dict() == wanted.to_dict()
+
+
+def test_complex_tensors_have_no_moments():
+    with pytest.raises(UnsupportedColumnError, match="expected real numbers"):
+        Scaler.fit(torch.zeros(3, 2, dtype=torch.complex64).conj())
+
+
 def test_the_input_is_never_changed():
     rows = np.random.default_rng(0).standard_normal((9, 2)).astype("f4")
     rows.flags.writeable = False
