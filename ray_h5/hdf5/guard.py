@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -94,16 +94,20 @@ class ChunkGuard:
         corners = ChunkGrid.of(self.layout).corners(index.numbers[at])
         return map(_Chunk, corners, *(column.tolist() for column in columns))
 
-    def _looked_up(self, numbers: np.ndarray, dataset: h5py.Dataset) -> Iterator[_Chunk]:
+    def _looked_up(self, numbers: np.ndarray, dataset: h5py.Dataset) -> list[_Chunk]:
+        chunks = []
         for number, corner in zip(numbers.tolist(), ChunkGrid.of(self.layout).corners(numbers), strict=True):
-            if (found := _direct_chunk(dataset, corner)) is None:
-                continue
-            mask, size = found[0], len(found[1])
-            if unfiltered_chunks(dataset, self.layout, np.array([number]), np.array([size]), np.array([mask]))[0]:
-                mask = self.layout.pipeline.all_skipped
-            yield _Chunk(corner, number, None, size, mask)
+            if (found := _direct_chunk(dataset, corner)) is not None:
+                chunks.append(_Chunk(corner, number, None, len(found[1]), found[0]))
+        columns = np.array([(chunk.number, chunk.size, chunk.mask) for chunk in chunks], np.int64).reshape(-1, 3)
+        unfiltered = unfiltered_chunks(dataset, self.layout, *columns.T)
+        skipped = self.layout.pipeline.all_skipped
+        return [
+            chunk._replace(mask=skipped) if is_unfiltered else chunk
+            for chunk, is_unfiltered in zip(chunks, unfiltered.tolist(), strict=True)
+        ]
 
-    def _check_each(self, chunks: Iterator[_Chunk], dataset: h5py.Dataset, worker: Worker) -> None:
+    def _check_each(self, chunks: Iterable[_Chunk], dataset: h5py.Dataset, worker: Worker) -> None:
         look = self._looks_into(worker)
         for chunk in chunks:
             reason = self._wrong_size(chunk.size, chunk.mask)

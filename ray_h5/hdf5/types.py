@@ -67,7 +67,7 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
         for name in dtype.names:
             if not name:
                 raise UnsupportedColumnError(f"{where} has a field without a name, which h5py cannot read")
-            _check_field(dtype[name], f"{where}, field {name!r},")
+            _check_field(dtype[name], f"{where.removesuffix(',')}, field {name!r},")
         return "struct"
     elif dtype.kind == "V":
         return "binary"

@@ -181,8 +181,8 @@ class FileFacts:
             and set(self.sources) == set(other.sources)
             and (self.listing is not None or other.listing is None)
             and self.columns.keys() >= other.columns.keys()
-            and all(len(self.values.get(spec, ())) == len(values) for spec, values in other.values.items())
             and self.values.keys() >= other.values.keys()
+            and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
     def outline(self) -> FileFacts:

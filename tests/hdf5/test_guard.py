@@ -10,7 +10,7 @@ import pytest
 from h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 
 from ray_h5.errors import CorruptChunkError
-from ray_h5.hdf5 import guard, reader
+from ray_h5.hdf5 import chunks, guard, reader
 from ray_h5.hdf5.reader import RowReader
 
 DATA = np.arange(64, dtype="<i4").reshape(4, 16) * 1_000_003
@@ -333,3 +333,16 @@ def test_a_guard_looks_anew_while_a_writer_has_the_file(tmp_path):
         file["x"].id.write_direct_chunk((8, 0), PACKED[:20])
     with pytest.raises(CorruptChunkError, match="chunk 2"):
         RowReader(path, swmr=True).read(["x"], [9])
+
+
+def test_whether_partial_chunks_are_unfiltered_is_asked_once_a_read(tmp_path, monkeypatch):
+    """Of chunks that libhdf5 lists wrongly too; those of a mere shuffle could all be either."""
+    asked, ask = [], chunks._leaves_partial_chunks
+    monkeypatch.setattr(chunks, "_leaves_partial_chunks", lambda *args: asked.append(args) or ask(*args))
+    data = random_rows((23, 6), "i4")
+    for name, maxshape in (("a.h5", None), ("b.h5", (23, None))):
+        with h5py.File(tmp_path / name, "w", libver="latest") as file:
+            file.create_dataset("x", data=data, chunks=(4, 4), maxshape=maxshape, shuffle=True)
+        assert_same(RowReader(tmp_path / name).read(["x"])["x"], data)
+        assert len(asked) == 1, name
+        asked.clear()

@@ -66,3 +66,11 @@ def test_strings_that_libhdf5_changes_are_left_to_it(tmp_path, padding):
     expected = by_h5py(tmp_path / "a.h5", "x")
     assert expected.tobytes() != raw.tobytes()
     assert_same(reader.read(["x"])["x"], expected)
+
+
+def test_fields_of_fields_are_named_by_their_way(tmp_path):
+    inner = np.dtype([("lists", h5py.vlen_dtype("f4"))])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (3,), np.dtype([("inner", inner)]))
+    with pytest.raises(UnsupportedColumnError, match="column 'x', field 'inner', field 'lists', has arrays of varying"):
+        RowReader(tmp_path / "a.h5").read(["x"])
