@@ -54,7 +54,12 @@ class ChunkGrid:
 
     @property
     def chunk_rows(self) -> int:
+        """Rows of a chunk; all rows of a column that is not chunked."""
         return self.chunk_shape[0]
+
+    def numbers(self, along: np.ndarray) -> np.ndarray:
+        """Return the numbers of all chunks that lie at some places along the first axis, counted in chunks."""
+        return (along[:, None] * self.per_row + np.arange(self.per_row)).reshape(-1)
 
     def first_row(self, number: int) -> int:
         """Return the first row of chunk `number`."""

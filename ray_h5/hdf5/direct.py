@@ -314,8 +314,8 @@ class _Pieces:
 
     @classmethod
     def of(cls, request: Request, grid: ChunkGrid, index: ChunkIndex) -> _Pieces:
-        chunk_rows, runs = request.by_chunk(grid.chunk_rows)
-        numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
+        along, runs = request.by_chunk(grid.chunk_rows)
+        numbers = grid.numbers(along)
         spread = Runs(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
         return cls(request, numbers, spread, *index.locate(numbers))
 

@@ -76,8 +76,7 @@ class ChunkGuard:
     def check_in(self, opened: Callable[[], h5py.Dataset], request: Request, worker: Worker) -> None:
         """Do so in a dataset that is opened only if there is something to look at."""
         grid = ChunkGrid.of(self.layout)
-        chunk_rows, _ = request.by_chunk(grid.chunk_rows)
-        numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
+        numbers = grid.numbers(request.by_chunk(grid.chunk_rows)[0])
         if self.index is None:
             self._check_each(self._looked_up(numbers, opened()), opened(), worker)
             return
