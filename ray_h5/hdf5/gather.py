@@ -73,7 +73,9 @@ class RowRequest:
 
     def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
         """Return the chunk of each run of rows that share one, and the runs."""
-        return group_by_chunk(self.rows, chunk_rows)
+        chunks = self.rows // chunk_rows
+        runs = Runs.split(chunks[1:] != chunks[:-1])
+        return chunks[runs.start], runs
 
     def in_order(self, runs: Runs) -> np.ndarray:
         """Tell for each run whether rows and places both go up by one."""
@@ -174,13 +176,6 @@ class Runs:
         """Cut ``len(breaks) + 1`` positions where ``breaks[i]`` parts position i from i + 1."""
         cuts = np.flatnonzero(breaks) + 1
         return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
-
-
-def group_by_chunk(rows: np.ndarray, chunk_rows: int) -> tuple[np.ndarray, Runs]:
-    """Return the chunk of each run of rows that share one, and the runs."""
-    chunks = rows // chunk_rows
-    runs = Runs.split(chunks[1:] != chunks[:-1])
-    return chunks[runs.start], runs
 
 
 def unbroken(steps: np.ndarray, runs: Runs) -> np.ndarray:
