@@ -149,7 +149,7 @@ def build_chunk_index(
     path : str
         The file, for messages.
     file_bytes : callable
-        Returns the size of the file; it is asked after the chunks are.
+        Returns the size of the file; it is called after the chunks were listed.
     swmr : bool
         Whether a writer may have added rows since `layout` was made; their chunks are left out.
 

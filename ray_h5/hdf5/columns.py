@@ -90,6 +90,7 @@ class Worker:
         return held[:nbytes]
 
     def between(self, slot: int, nbytes: int) -> np.ndarray:
+        """Lend a buffer for what passes between two steps of a pipeline."""
         return self.buffer(f"between{slot}", nbytes)
 
 

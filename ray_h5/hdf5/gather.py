@@ -18,18 +18,18 @@ _CHUNK_GAP_BYTES = 512
 """Padding between chunks that is read over; never as much as a chunk that nobody asked for."""
 
 _FEW_ROWS = 32
-"""From as many on, a call of its own for the range that they lie in is no slower than to select them; measured."""
+"""For as many rows and more, to read the whole range that they lie in is no slower than to select them; measured."""
 
 _SELECTED_ROW_BYTES = 1 << 10
 """Rows this large are read by calls of their own: libhdf5 cuts a selection of rows up chunk by chunk; measured."""
 
 _SPAN_BYTES = 1 << 20
-"""Most that is read at once into a buffer that is not the output's own."""
+"""About as much is read with one call; a larger chunk or row is read whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """Rows of one file, ascending, and where each goes in the output: what `RowRange` is not.
+    """Rows of one file, ascending, and where each goes in the output; for those that are not a `RowRange`.
 
     Attributes
     ----------
@@ -285,7 +285,7 @@ def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes
     row_bytes : int
         Bytes of a row.
     unasked_bytes : int
-        As many could be copied in the time that a row takes which is read and thrown away.
+        How many bytes are copied in the time that it takes to read a row and throw it away.
 
     Returns
     -------

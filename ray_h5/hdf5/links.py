@@ -54,7 +54,7 @@ class Trail:
         return Trail(self.access, self.linked, dict(self.sources))
 
     def follow(self, start: h5py.Group, path: str, hops: int = 0, where: str = "") -> Any:
-        """Return what is at `path` below a group; `where` is for messages, and says below which."""
+        """Return what is at `path` below a group; `where` says in messages where that is."""
         here = start
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
@@ -70,7 +70,7 @@ class Trail:
         return here
 
     def take(self, group: h5py.Group, name: str, path: str, hops: int = 0) -> Any:
-        """Return what a link leads to that `group` is known to hold; `path` is for messages."""
+        """Return what the link `name` of `group`, which has it, leads to; `path` is for messages."""
         with translated(self.path, f"looking up {name!r}"):
             is_hard = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD
             # getlink answers from the link itself and opens nothing behind it.
@@ -111,7 +111,7 @@ class Trail:
         return file
 
     def _look_at(self, path: str, where: str) -> FileIdentity:
-        """Return, and keep, the state of a file outside, also that it is not there, for which libhdf5 would fill in."""
+        """Return the state of a file outside, and note it, even if there is none: libhdf5 would make up its values."""
         self.sources[path] = found = identity_now(path)
         if found is None:
             raise MissingSourceError(f"{self.path}: {where} leads to {path}, which does not exist")

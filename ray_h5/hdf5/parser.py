@@ -43,7 +43,8 @@ class H5Tree:
     Attributes
     ----------
     sought : Sources
-        The files that lead to columns which cannot be read, or would if they were there.
+        Files on the way to columns that cannot be read, also those that are not there: when one of them changes, such
+        a column may be readable.
     """
 
     file: h5py.File
@@ -196,7 +197,7 @@ def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | Ray
 
 
 def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
-    """Say of a column that cannot be had where it leads to that the others can."""
+    """Add to what keeps one column from being read, and not the others, how to read those."""
     if not isinstance(found, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
         return found
     dot = "" if str(found).endswith(".") else "."
