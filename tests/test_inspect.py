@@ -13,6 +13,7 @@ import pytest
 from ray_h5.errors import NotFoundError, NotHDF5Error
 from ray_h5.hdf5.advice import advice
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
+from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.inspect import add_inspect
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
@@ -421,7 +422,7 @@ ADVICE = [
 
 @pytest.mark.parametrize(("column", "stored", "expected"), [each[1:] for each in ADVICE], ids=[a[0] for a in ADVICE])
 def test_advice(column, stored, expected):
-    found = advice(column, stored)
+    found = advice(column, stored, ColumnNotes())
     assert len(found) == len(expected), found
     for text, part in zip(found, expected, strict=True):
         assert part in text

@@ -17,7 +17,6 @@ from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.shuffle import Shuffle
-from ray_h5.ray_data.blocks import Output
 from ray_h5.ray_data.tasks import read_tasks
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool)
     plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
     if not with_tasks:
         return Stretch(3).cut(plan)
-    return read_tasks(plan, plan, Output(tuple(_COLUMNS)), Stretch(3))
+    return read_tasks(plan, plan, tuple(_COLUMNS), Stretch(3))
 
 
 def _one_block(plan: ReadPlan, epoch: int) -> float:

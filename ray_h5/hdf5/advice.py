@@ -25,7 +25,7 @@ _SAVED = 0.98
 """A pipeline whose output has more than this part of its input is not worth its decoding."""
 
 
-def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes | None = None) -> tuple[str, ...]:
+def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> tuple[str, ...]:
     """Return what will hurt, one text a trouble; nothing for a layout that is fine.
 
     Parameters
@@ -34,12 +34,11 @@ def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes | None = 
         The column.
     stored_bytes : int
         What its values take in the file.
-    notes : ColumnNotes, optional
+    notes : ColumnNotes
         What the file says of them.
     """
     if not layout.num_rows:
         return ()
-    notes = notes or ColumnNotes()
     found = [_no_values(notes) or _never_written(layout, stored_bytes) or _through_h5py(layout), _packed(notes)]
     if layout.chunk_shape is not None:
         chunks = _Chunks(layout, ChunkGrid.of(layout), stored_bytes)

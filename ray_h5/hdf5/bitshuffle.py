@@ -119,7 +119,7 @@ def _end(sizes: list[int]) -> int:
 
 
 def _streams(data: Bytes, sizes: list[int]) -> list[memoryview]:
-    """Return the blocks without what leads them."""
+    """Return the blocks without the sizes in front of them."""
     stored, position, streams = data.data, 0, []
     for size in sizes:
         begin = position + _STORED_BYTES.size
@@ -131,7 +131,7 @@ def _streams(data: Bytes, sizes: list[int]) -> list[memoryview]:
 def _unpack_lz4(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
     last = len(out) - (len(sizes) - 1) * block
     if block in sizes or sizes[-1] == last:
-        # For bitshuffle they are compressed like the others, for lz4's own layout stored as they are.
+        # Blocks that LZ4 does not make smaller: bitshuffle compresses them all the same, lz4's own layout does not.
         _unpack_each(_streams(data, sizes), block, out, "lz4", imagecodecs.lz4_decode, imagecodecs.Lz4Error)
         return
     framed = np.empty(_HEADER.size + len(data), np.uint8)

@@ -19,7 +19,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or nbytes < _POOLED_BYTES:
         return np.empty(shape, dtype)
-    import pyarrow as pa  # here, for transforms of a few values do without it
+    import pyarrow as pa  # here: transforms of a few values do without it
 
     return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
 

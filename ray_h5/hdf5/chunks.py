@@ -54,7 +54,12 @@ class ChunkGrid:
 
     @property
     def chunk_rows(self) -> int:
+        """Rows of a chunk; all rows of a column that is not chunked."""
         return self.chunk_shape[0]
+
+    def numbers(self, along: np.ndarray) -> np.ndarray:
+        """Return the numbers of all chunks that lie at some places along the first axis, counted in chunks."""
+        return (along[:, None] * self.per_row + np.arange(self.per_row)).reshape(-1)
 
     def first_row(self, number: int) -> int:
         """Return the first row of chunk `number`."""
@@ -144,7 +149,7 @@ def build_chunk_index(
     path : str
         The file, for messages.
     file_bytes : callable
-        Returns the size of the file; it is asked after the chunks are.
+        Returns the size of the file; it is called after the chunks were listed.
     swmr : bool
         Whether a writer may have added rows since `layout` was made; their chunks are left out.
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Registers its filters with libhdf5: it is asked for chunks of ours of which only it knows whether
-# they are filtered.
-import hdf5plugin  # noqa: F401
+import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
 import numpy as np
 
 from ray_h5.hdf5.bitshuffle import Bitshuffle, Lz4

@@ -90,6 +90,7 @@ class Worker:
         return held[:nbytes]
 
     def between(self, slot: int, nbytes: int) -> np.ndarray:
+        """Lend a buffer for what passes between two steps of a pipeline."""
         return self.buffer(f"between{slot}", nbytes)
 
 
@@ -206,7 +207,7 @@ class H5pyColumn:
         """Yield parts that the guard looks at at once, and the batches of each, with whether they are full."""
         row_bytes = self.layout.row_bytes
         if isinstance(request, RowRange):
-            for piece in range_pieces(request, self._chunk_rows, row_bytes):
+            for piece in range_pieces(request, self.layout.chunk_rows, row_bytes):
                 yield piece, [(piece, True)]
             return
         spans = self._spans(request.rows)
@@ -218,14 +219,10 @@ class H5pyColumn:
             part = request.select(slice(starts[i], stops[some][-1]))
             yield part, list(zip(made[some], full[some].tolist(), strict=True))
 
-    @property
-    def _chunk_rows(self) -> int:
-        return self.layout.chunk_shape[0] if self.layout.chunk_shape else 1
-
     def _spans(self, rows: np.ndarray) -> Runs:
         # In other storage than this, what lies between two rows may be in a file that is not asked for.
         gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
-        return library_spans(rows, self._chunk_rows, self.layout.row_bytes, gap_bytes)
+        return library_spans(rows, self.layout.chunk_rows, self.layout.row_bytes, gap_bytes)
 
     @property
     def _apart(self) -> bool:

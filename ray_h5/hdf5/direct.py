@@ -98,7 +98,7 @@ class DirectColumn:
         return offsets if plain.all() else None
 
     def _solid_jobs(self, rows: RowRange, out: np.ndarray) -> list[Job]:
-        """Return the work that copies a range as it is stored; none where that takes a decoder, or many small calls."""
+        """Return the work that copies a range as it is stored; nothing if that takes a decoder, or many small calls."""
         if not self._by_row:
             return []
         if self._index is None:
@@ -114,7 +114,7 @@ class DirectColumn:
         return (rows.first + runs.start) % self._grid.chunk_rows * self._row_bytes
 
     def _run_jobs(self, rows: RowRange, runs: Runs, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
-        """Return the work that copies runs of a range, each from its offset; none where that takes many small calls."""
+        """Return the work that copies runs of a range, each from its offset; nothing if these are many small calls."""
         in_place = self._lands_in_place(out)
         begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
         spans = list(solid_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes))
@@ -175,7 +175,7 @@ class DirectColumn:
         ]
 
     def _row_jobs(self, offsets: np.ndarray, places: np.ndarray, flat: np.ndarray) -> list[Job]:
-        """Return the work that reads large rows, none beside another, each by a call of its own."""
+        """Return the work that reads large rows, none of which touches another, each by a call of its own."""
         begins = (places * self._row_bytes).tolist()
         starts = offsets.tolist()
         at_once = max(1, _PIECE_BYTES // self._row_bytes)
@@ -314,8 +314,8 @@ class _Pieces:
 
     @classmethod
     def of(cls, request: Request, grid: ChunkGrid, index: ChunkIndex) -> _Pieces:
-        chunk_rows, runs = request.by_chunk(grid.chunk_rows)
-        numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
+        along, runs = request.by_chunk(grid.chunk_rows)
+        numbers = grid.numbers(along)
         spread = Runs(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
         return cls(request, numbers, spread, *index.locate(numbers))
 

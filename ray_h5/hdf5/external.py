@@ -20,12 +20,12 @@ _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     """Return the folders that a user means, as absolute paths: another process has another current folder.
 
-    One alone is no list of its letters, of which ``/`` would be all there is.
+    A single string is one folder, not a list of its letters: ``/`` among them would allow everything.
 
     Raises
     ------
     OptionError
-        If they are no folders, or one of them is empty, which would be the current folder of each process.
+        If they are not names of folders, or one is empty, which would mean the current folder of each process.
     """
     given = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
     try:
@@ -62,7 +62,7 @@ class ExternalPolicy:
         Raises
         ------
         ExternalDataError
-            If it lies outside the roots, or wherever a process happens to be.
+            If it lies outside the roots, or its name is relative to the current folder of a process.
         """
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):

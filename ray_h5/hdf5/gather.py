@@ -18,18 +18,18 @@ _CHUNK_GAP_BYTES = 512
 """Padding between chunks that is read over; never as much as a chunk that nobody asked for."""
 
 _FEW_ROWS = 32
-"""From as many on, a call of its own for the range that they lie in is no slower than to select them; measured."""
+"""For as many rows and more, to read the whole range that they lie in is no slower than to select them; measured."""
 
 _SELECTED_ROW_BYTES = 1 << 10
 """Rows this large are read by calls of their own: libhdf5 cuts a selection of rows up chunk by chunk; measured."""
 
 _SPAN_BYTES = 1 << 20
-"""Most that is read at once into a buffer that is not the output's own."""
+"""About as much is read with one call; a larger chunk or row is read whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """Rows of one file, ascending, and where each goes in the output: what `RowRange` is not.
+    """Rows of one file, ascending, and where each goes in the output; for those that are not a `RowRange`.
 
     Attributes
     ----------
@@ -73,7 +73,9 @@ class RowRequest:
 
     def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
         """Return the chunk of each run of rows that share one, and the runs."""
-        return group_by_chunk(self.rows, chunk_rows)
+        chunks = self.rows // chunk_rows
+        runs = Runs.split(chunks[1:] != chunks[:-1])
+        return chunks[runs.start], runs
 
     def in_order(self, runs: Runs) -> np.ndarray:
         """Tell for each run whether rows and places both go up by one."""
@@ -174,13 +176,6 @@ class Runs:
         """Cut ``len(breaks) + 1`` positions where ``breaks[i]`` parts position i from i + 1."""
         cuts = np.flatnonzero(breaks) + 1
         return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
-
-
-def group_by_chunk(rows: np.ndarray, chunk_rows: int) -> tuple[np.ndarray, Runs]:
-    """Return the chunk of each run of rows that share one, and the runs."""
-    chunks = rows // chunk_rows
-    runs = Runs.split(chunks[1:] != chunks[:-1])
-    return chunks[runs.start], runs
 
 
 def unbroken(steps: np.ndarray, runs: Runs) -> np.ndarray:
@@ -290,7 +285,7 @@ def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes
     row_bytes : int
         Bytes of a row.
     unasked_bytes : int
-        As many could be copied in the time that a row takes which is read and thrown away.
+        How many bytes are copied in the time that it takes to read a row and throw it away.
 
     Returns
     -------

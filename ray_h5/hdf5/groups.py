@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 
 import h5py
 
-from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.links import Trail
 
 Address = tuple[int, int]
-
-Sources = dict[str, FileIdentity | None]
-"""Files outside, and their states; None for one that is not there."""
 
 
 @dataclass(slots=True)
@@ -29,8 +26,8 @@ class Level:
         What the names of columns below it begin with.
     address : tuple of int
         What tells it from other groups, whatever its name.
-    sources : dict of str to FileIdentity or None
-        The files that links on the way to it led to.
+    trail : Trail
+        What led to it.
     holds : bool
         Whether there is a column below it.
     loops : set of tuple of int
@@ -41,7 +38,7 @@ class Level:
     names: Iterator[str | bytes]
     prefix: str
     address: Address
-    sources: Sources
+    trail: Trail
     holds: bool = False
     loops: set[Address] = field(default_factory=set)
 

@@ -74,10 +74,9 @@ class ChunkGuard:
         self.check_in(lambda: library.dataset(self.layout.name), request, worker)
 
     def check_in(self, opened: Callable[[], h5py.Dataset], request: Request, worker: Worker) -> None:
-        """Do so in a dataset that is opened only if there is something to look at."""
+        """Do what `check` does for a dataset that is opened only if there is something to look at."""
         grid = ChunkGrid.of(self.layout)
-        chunk_rows, _ = request.by_chunk(grid.chunk_rows)
-        numbers = (chunk_rows[:, None] * grid.per_row + np.arange(grid.per_row)).reshape(-1)
+        numbers = grid.numbers(request.by_chunk(grid.chunk_rows)[0])
         if self.index is None:
             self._check_each(self._looked_up(numbers, opened()), opened(), worker)
             return
@@ -127,7 +126,7 @@ class ChunkGuard:
         return stored
 
     def _looks_into(self, worker: Worker) -> Callable[[np.ndarray, int], str | None] | None:
-        """Return what says, of a chunk as it is stored, what is wrong with it; None if its size has to do."""
+        """Return a function that says what is wrong with the bytes of a chunk; None if only their number tells."""
         if self._decodes:
             decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes)
             return lambda stored, mask: self._wrong_stream(decoder, stored, mask, worker)

@@ -20,10 +20,10 @@ from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import Access, ExternalPolicy, identity_now
-from ray_h5.hdf5.groups import Sources
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.links import Sources
 from ray_h5.hdf5.notes import ColumnNotes, notes_of
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
 from ray_h5.hdf5.origins import OriginGuard

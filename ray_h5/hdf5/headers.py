@@ -178,8 +178,6 @@ def _lists_its_chunks(dataset: h5py.Dataset) -> bool:
 
 
 def _check_codecs(pipeline: FilterPipeline, where: str) -> None:
-    if any(step.id > 255 for step in pipeline.steps):
-        import hdf5plugin  # noqa: F401  registers its filters with libhdf5
     for step in pipeline.steps:
         if not h5py.h5z.filter_avail(step.id):
             raise CodecUnavailableError(

@@ -169,6 +169,11 @@ class ColumnLayout:
         return math.prod(self.row_shape) * self.stored_dtype.itemsize
 
     @property
+    def chunk_rows(self) -> int:
+        """Rows that are fetched and decoded together; 1 where each row can be had alone."""
+        return self.chunk_shape[0] if self.chunk_shape else 1
+
+    @property
     def chunk_bytes(self) -> int:
         """Bytes of a decoded chunk."""
         return math.prod(self.chunk_shape or ()) * (self.item_bytes or self.stored_dtype.itemsize)

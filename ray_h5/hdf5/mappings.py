@@ -37,7 +37,7 @@ class RowBlocks:
 
     @classmethod
     def of(cls, space: h5py.h5s.SpaceID) -> RowBlocks | None:
-        """Return the rows of a selection; None if they are no such blocks."""
+        """Return the rows of a selection; None if they are not such blocks."""
         if space.get_select_type() != h5py.h5s.SEL_HYPERSLABS or not space.is_regular_hyperslab():
             return None
         first, stride, count, block = (int(along[0]) for along in space.get_regular_hyperslab())
@@ -90,7 +90,7 @@ class Mapping:
     names : (str, str)
         The file and the dataset that it leads to; ``%b`` in them stands for the number of a source.
     rows, source_rows : RowBlocks, optional
-        What it selects here and there; None where that is no blocks of rows.
+        What it selects here and there; None where these are not blocks of rows.
     bounds : (int, int)
         The first row that it selects here, and the one behind the last.
     row_values : int

@@ -84,13 +84,13 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
                 return _open_either_way(path, swmr)
             if _errno(exc) not in _NO_LOCKING_ERRNOS:
                 raise
-            _say_once("%s: the file system has no locks; opened without", path)
+            _log_no_locks(path)
             return h5py.File(path, "r", locking=False, swmr=swmr)
 
 
-@functools.lru_cache(maxsize=1024)
-def _say_once(message: str, path: str) -> None:
-    logger.info(message, path)
+@functools.lru_cache(maxsize=1024)  # once a file
+def _log_no_locks(path: str) -> None:
+    logger.info("%s: the file system has no locks; opened without", path)
 
 
 def _open_either_way(path: str, swmr: bool) -> h5py.File:

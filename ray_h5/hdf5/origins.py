@@ -1,4 +1,4 @@
-"""A look at the stored chunks that values come from where the column itself has none, before libhdf5 decodes them."""
+"""The guard of columns whose values are in other datasets: it looks at the chunks of those."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OriginGuard:
         self.check(lambda: library.dataset(name), lambda _: request.listed().rows, worker, library)
 
     def check(self, opened: Opened, needed: Needed, worker: Worker, library: Library) -> None:
-        """Do so for rows of a dataset, which is opened only if there is something to look at."""
+        """Do what `check_column` does for a dataset that is opened only if there is something to look at."""
         opened = functools.cache(opened)
         if not self._looked:
             self._look(opened())

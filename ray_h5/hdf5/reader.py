@@ -36,8 +36,8 @@ class RowReader:
     """Reads rows of the columns of one HDF5 file.
 
     Each chunk that holds a row asked for is fetched and decoded once a call, straight into the
-    result where the layout allows it. Reading takes neither the interpreter's lock nor
-    libhdf5's, so readers in several threads do not wait for each other.
+    result where the layout allows it. This takes neither the interpreter's lock nor libhdf5's, so
+    readers in several threads do not wait for each other; columns that h5py has to read take both.
 
     Handles and chunk indexes stay in a cache of the process, so that making a reader for a file
     that was read before costs next to nothing. A reader can be pickled and survives a fork; it

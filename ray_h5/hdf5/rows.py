@@ -72,7 +72,7 @@ def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def as_names(columns: Any, option: str = "columns") -> list[str]:
-    """Return the names of columns, which a user gave as `option`; one alone is no list of its letters."""
+    """Return the names of columns, which a user gave as `option`; a single string is an error."""
     if isinstance(columns, str):
         raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
     names = list(columns) if isinstance(columns, Iterable) else [columns]

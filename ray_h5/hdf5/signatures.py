@@ -21,10 +21,10 @@ _SEEMS: tuple[tuple[bytes, str], ...] = (
 
 _MATLAB = b"MATLAB 7.3"
 _FAMILY = b"NCSAfami"
-"""Names the driver in the superblock (version 0 and 1), or its extension right after it, of the first member."""
+"""In the first of its files it stands in a superblock of version 0 or 1, or in the extension behind a later one."""
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
-"""A name in parts around its last number; one in its extension is none."""
+"""A file name, parted around its last number; numbers in its extension do not count."""
 
 
 def seems(path: str) -> str:

@@ -19,9 +19,6 @@ class ByteSource(Protocol):
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes from `offset` on."""
 
-    def identity(self) -> FileIdentity:
-        """Return the state the file has now."""
-
 
 class LocalFile:
     """A file of this machine, read with ``pread``: no lock, no shared position, no mmap.

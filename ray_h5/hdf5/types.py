@@ -33,7 +33,7 @@ def as_dtype(wanted: Any, what: str) -> np.dtype:
     Raises
     ------
     OptionError
-        If it is none; torch's are not, but have the same names.
+        If numpy has no such dtype. Those of torch are other objects, but have the same names.
     """
     try:
         return np.dtype(wanted)
@@ -114,7 +114,7 @@ def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
 
 
 def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:
-    """Say which field of a type numpy has nothing for, if it is one, and what to write instead."""
+    """Say why numpy has no dtype for a type, because of which field if it has fields, and what to write instead."""
     field, odd = _odd_field(type_id)
     at = f", field {field!r}," if field else ""
     if odd.get_class() == h5py.h5t.TIME:

@@ -111,9 +111,8 @@ def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
 
 def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
     widest = max(layouts, key=lambda layout: layout.row_bytes)
-    chunk_rows = widest.chunk_shape[0] if widest.chunk_shape else 1
     rows = _PIECE_BYTES // max(sum(layout.row_bytes for layout in layouts), 1)
     # Whole chunks: one that is cut would be decoded for each piece.
-    step = max(1, -(-rows // chunk_rows)) * chunk_rows
+    step = max(1, -(-rows // widest.chunk_rows)) * widest.chunk_rows
     for start in range(0, num_rows, step):
         yield slice(start, min(start + step, num_rows))

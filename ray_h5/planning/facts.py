@@ -65,8 +65,7 @@ class ColumnFacts:
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnFacts:
-        chunk_rows = layout.chunk_shape[0] if layout.chunk_shape else 1
-        return cls(ColumnSpec.of(layout), layout.num_rows, chunk_rows, layout.enum)
+        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_rows, layout.enum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -27,32 +26,21 @@ IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
 """The columns that come from where in an epoch a row stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The columns of a block, in order: those of the files, then those added."""
-
-    names: tuple[str, ...]
-
-    def select(self, names: Sequence[str]) -> Output:
-        """Keep `names`, in that order."""
-        return Output(tuple(name for name in names if name in self.names))
-
-
-def to_table(plan: ReadPlan, block: Block, output: Output) -> pa.Table:
-    """Return a block as an Arrow table; the arrays are not copied."""
+def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
+    """Return columns of a block, those of the files and those added, as an Arrow table; the arrays are not copied."""
     specs = {spec.name: spec for spec in plan.columns}
-    columns = {name: _to_arrow(plan, block, specs.get(name), name) for name in output.names}
+    columns = {name: _to_arrow(plan, block, specs.get(name), name) for name in names}
     if not columns:
         # A table without columns loses its length on the way; Ray's own selection of none keeps it.
         return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: block.rows.row_ids})).select([])
     return pa.table(columns)
 
 
-def schema_of(plan: ReadPlan, output: Output) -> pa.Schema:
+def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
     """Return the schema of the blocks, taken from an empty one."""
     arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.columns}
     nothing = np.empty(0, np.int64)
-    return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), output).schema
+    return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), names).schema
 
 
 def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) -> pa.Array:

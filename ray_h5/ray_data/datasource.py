@@ -29,7 +29,7 @@ from ray_h5.planning.predicate import check_names, check_there, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_column
 from ray_h5.planning.store import check_index_dir
 from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_shuffle, as_tail
-from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
+from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, origin
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.internals import with_datasources
 from ray_h5.ray_data.tasks import Plans, in_tasks, read_tasks
@@ -119,7 +119,7 @@ class H5Datasource(Datasource):
         self._delivered = self._index.delivered(dtypes)
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
-        self._output = Output((*self._columns, *self._added))
+        self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plans = Plans()
@@ -143,9 +143,9 @@ class H5Datasource(Datasource):
         names = clone.get_projection_map()
         if names is not None:
             for name in names:
-                if name not in self._output.names:
-                    raise UnknownColumnError(f"no column {name!r}.{near_names(name, self._output.names)}")
-            clone._output = self._output.select(list(names))
+                if name not in self._names:
+                    raise UnknownColumnError(f"no column {name!r}.{near_names(name, self._names)}")
+            clone._names = tuple(names)
         return clone
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
@@ -188,14 +188,14 @@ class H5Datasource(Datasource):
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
         if data_context is not None:
             stretch = self.epochs.begin(plan, data_context)
-            return read_tasks(plan, self._plans.reference(plan), self._output, stretch, per_task_row_limit)
+            return read_tasks(plan, self._plans.reference(plan), self._names, stretch, per_task_row_limit)
         # What `Dataset.input_files` tells, it takes from the tasks that only count.
         files = tuple(plan.files.all_paths())
-        return read_tasks(plan, plan, self._output, Stretch(), per_task_row_limit, files)
+        return read_tasks(plan, plan, self._names, Stretch(), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
-        names = tuple(name for name in self._output.names if name in self._columns)
+        names = tuple(name for name in self._names if name in self._columns)
         return self._plans.get(self._predicate, names, self._make_plan)
 
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
@@ -213,7 +213,7 @@ class H5Datasource(Datasource):
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
             raise PredicateError(f"predicate: {name!r} is another one in each epoch; filter by it after reading")
         if self.get_projection_map() is not None:
-            check_there(names, self._output.names)
+            check_there(names, self._names)
         known = {**self._delivered, **self._added}
         found = {name: known[name] for name in names if name in known}
         return {**found, **self._index.find([name for name in names if name not in found])}

@@ -23,7 +23,7 @@ from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Stretch, read_block
 from ray_h5.planning.progress import Cut
-from ray_h5.ray_data.blocks import Output, schema_of, to_table
+from ray_h5.ray_data.blocks import schema_of, to_table
 from ray_h5.ray_data.internals import task_attempts
 
 _MAX_PLANS = 4
@@ -96,7 +96,7 @@ def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
 def read_tasks(
     plan: ReadPlan,
     source: ReadPlan | ray.ObjectRef[ReadPlan],
-    output: Output,
+    names: tuple[str, ...],
     stretch: Stretch,
     limit: int | None = None,
     input_files: tuple[str, ...] = (),
@@ -109,8 +109,8 @@ def read_tasks(
         The plan.
     source : ReadPlan, or a reference to one
         What the tasks get.
-    output : Output
-        The columns of a block.
+    names : tuple of str
+        The columns of a block, in order.
     stretch : Stretch
         What is left of which epoch.
     limit : int, optional
@@ -118,12 +118,12 @@ def read_tasks(
     input_files : tuple of str
         What the metadata are to name. Ray adds up those of all tasks: the first one names all files.
     """
-    schema = schema_of(plan, output)
+    schema = schema_of(plan, names)
     cut = stretch.cut(plan)
     if cut.num_blocks == 0:
         metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=input_files, exec_stats=None)
         return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
-    read = partial(_read_block, source, output, stretch)
+    read = partial(_read_block, source, names, stretch)
     return [
         _task(read, cut, block, plan.row_bytes, schema, limit, None if block else input_files)
         for block in range(cut.num_blocks)
@@ -146,13 +146,13 @@ def _task(
 
 
 def _read_block(
-    plan: ReadPlan | ray.ObjectRef[ReadPlan], output: Output, stretch: Stretch, block: int, limit: int | None
+    plan: ReadPlan | ray.ObjectRef[ReadPlan], names: tuple[str, ...], stretch: Stretch, block: int, limit: int | None
 ) -> Iterable[pa.Table]:
     if not isinstance(plan, ReadPlan):
         plan = ray.get(plan)
     _check_attempts(plan, stretch, block)
     with _on_this_host():
-        table = to_table(plan, read_block(plan, stretch, block, limit), output)
+        table = to_table(plan, read_block(plan, stretch, block, limit), names)
     yield table
 
 

@@ -25,7 +25,9 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5 import handles, parser
-from ray_h5.hdf5.external import as_roots
+from ray_h5.hdf5.external import Access, ExternalPolicy, as_roots
+from ray_h5.hdf5.links import Trail
+from ray_h5.hdf5.opening import open_h5
 from ray_h5.hdf5.reader import RowReader
 
 ROWS = np.arange(5)
@@ -629,8 +631,8 @@ def test_columns_of_deep_groups(tmp_path, depth):
 
 def test_a_link_that_leads_nowhere_is_looked_up_once(tmp_path, monkeypatch):
     followed = []
-    follow = parser.H5Tree._follow_link
-    monkeypatch.setattr(parser.H5Tree, "_follow_link", lambda *args: followed.append(args[3]) or follow(*args))
+    follow = Trail._follow_link
+    monkeypatch.setattr(Trail, "_follow_link", lambda *args: followed.append(args[3]) or follow(*args))
 
     def fill(file):
         file["a/b/gone"] = h5py.SoftLink("/nowhere")
@@ -658,10 +660,8 @@ def test_names_that_no_file_can_hold(tmp_path, name):
 def test_the_group_is_looked_up_once(tmp_path, monkeypatch):
     path = write(tmp_path / "a.h5", {f"deep/er/{i}": ROWS for i in range(20)})
     taken = []
-    take = parser.H5Tree._take
-    monkeypatch.setattr(
-        parser.H5Tree, "_take", lambda *args, **options: taken.append(args[2]) or take(*args, **options)
-    )
+    take = Trail.take
+    monkeypatch.setattr(Trail, "take", lambda *args, **options: taken.append(args[2]) or take(*args, **options))
     RowReader(path, group="deep/er").find([str(i) for i in range(20)])
     assert taken == ["deep", "er", *map(str, range(20))]
 
@@ -906,6 +906,25 @@ def test_a_linked_file_disturbs_no_other_column(tmp_path, change):
     assert reader.read(["ok"], [4])["ok"].tolist() == [4]
     with pytest.raises((StaleIndexError, MissingSourceError), match=r"b\.h5"):
         reader.read(["x"])
+
+
+def test_each_column_has_its_own_sources_whatever_is_asked_meanwhile(world):
+    access = Access(world.path, "/", ExternalPolicy.of([world.outside]))
+
+    def sources_of(layout):
+        return [os.path.realpath(path) for path, _ in layout.sources]
+
+    tree = parser.H5Tree(open_h5(world.path), access)
+    others, found = itertools.cycle(OUTSIDE), {}
+    second = tree.columns()
+    for name, layout in tree.columns():
+        found[name] = sources_of(layout)
+        tree.source(tree.dataset("virtual"), world.secret, "s")
+        assert sources_of(tree.column(next(others))) in ([world.raw], [world.secret])
+        next(second, None)
+    expected = {name: [world.raw if leads_to == "raw.bin" else world.secret] for name, (_, leads_to) in OUTSIDE.items()}
+    assert found == {"ok": [], **expected}
+    tree.close()
 
 
 # Columns that are none ---------------------------------------------------------------------------
