@@ -48,7 +48,6 @@ class KeptRows:
         # A page of memory is taken when it is first written to: rows that nobody reads cost nothing.
         self.columns = {name: np.empty((num_rows, *shape), dtype) for name, (shape, dtype) in specs.items()}
         self.there = np.zeros(num_rows, bool)
-        self.filling = threading.Lock()
 
     def read_through(
         self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None, read: Read

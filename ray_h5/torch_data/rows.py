@@ -57,6 +57,7 @@ class RowSource:
         self._small: KeptRows | None = None
         self._large: KeptRows | None = None
         self._asked = np.zeros(len(self.plan.files), np.int64)
+        self._filling: dict[int, threading.Lock] = {}
         self._read_whole: set[int] = set()
         self._states: dict[int, tuple[str, FileIdentity]] = {}
 
@@ -152,7 +153,7 @@ class RowSource:
             self._asked[file] += asked
             if self._asked[file] * _TOGETHER_AFTER < stop - start:
                 continue
-            with small.filling:
+            with self._filling.setdefault(file, threading.Lock()):
                 rows = np.flatnonzero(~small.there[start:stop])
                 if len(rows):
                     # Beside the rows, and then copied: another thread may read them at the same time, and
@@ -171,15 +172,15 @@ class RowSource:
             self._reader(file).read_into(out, row_ids[here] - files.starts[file], places[here])
 
     def _reader(self, file: int) -> RowReader:
+        reader = self._readers.get(file)
+        if reader is None:
+            # Not under the lock: the file may be on a mount that does not answer, and others are to be read meanwhile.
+            reader = self.plan.scope.open(self.plan.files.path(file), self.plan.files.identity(file))
         with self._lock:
-            reader = self._readers.get(file)
-            if reader is None:
-                files = self.plan.files
-                reader = self.plan.scope.open(files.path(file), files.identity(file))
-                self._readers[file] = reader
-                while len(self._readers) > _MAX_READERS:
-                    self._readers.popitem(last=False)
+            reader = self._readers.setdefault(file, reader)
             self._readers.move_to_end(file)
+            while len(self._readers) > _MAX_READERS:
+                self._readers.popitem(last=False)
         return reader
 
     def __reduce__(self) -> tuple[Any, ...]:

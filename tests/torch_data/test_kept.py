@@ -2,6 +2,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import CombinedHDF5Dataset, kept, loader, rows
+from ray_h5.planning.facts import Scope
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, kept, loader, rows
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.kept import read_alone, take_rows
 
@@ -96,6 +98,44 @@ def test_no_more_states_of_files_are_held_than_said(files, monkeypatch):
     for _ in range(2):
         assert dataset[:]["epoch"].tolist() == [*range(30), *range(30)]
     assert len(dataset._source._states) == 1
+
+
+@pytest.mark.parametrize("kept_bytes", [0, None])
+def test_a_file_that_does_not_answer_holds_up_no_other(files, monkeypatch, kept_bytes):
+    dataset = H5Dataset(files, ["epoch"], kept_bytes=kept_bytes)
+    open_reader, waits, answers = Scope.open, threading.Event(), threading.Event()
+
+    def slow(scope, path, expect=None):
+        if path == files[0]:
+            waits.set()
+            assert answers.wait(60)
+        return open_reader(scope, path, expect)
+
+    monkeypatch.setattr(Scope, "open", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(dataset.read, np.arange(20))
+        assert waits.wait(60)
+        second = pool.submit(dataset.read, np.arange(20, 35))
+        try:
+            assert second.result(timeout=10)["epoch"].tolist() == [*range(20, 30), *range(5)]
+        finally:
+            answers.set()
+        assert first.result()["epoch"].tolist() == [*range(20)]
+
+
+def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
+    dataset = H5Dataset(files, ["epoch"], kept_bytes=0)
+    open_reader, both = Scope.open, threading.Barrier(2)
+
+    def together(scope, path, expect=None):
+        both.wait(60)
+        return open_reader(scope, path, expect)
+
+    monkeypatch.setattr(Scope, "open", together)
+    with ThreadPoolExecutor(2) as pool:
+        reads = [pool.submit(dataset.read, np.arange(20)) for _ in range(2)]
+        assert [each.result()["epoch"].tolist() for each in reads] == [[*range(20)]] * 2
+    assert len(dataset._source._readers) == 1
 
 
 def test_read_alone_holds_for_one_thread(selections):
