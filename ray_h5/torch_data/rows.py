@@ -13,7 +13,7 @@ import numpy as np
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
-from ray_h5.planning.plan import ReadPlan
+from ray_h5.planning.plan import ReadPlan, by_file
 from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
 from ray_h5.torch_data.transport import new_arrays
 
@@ -133,8 +133,7 @@ class RowSource:
     def _check_files(self, row_ids: np.ndarray) -> list[tuple[int, int]]:
         """Make sure that the files are as they were, whether they are read or not; return them and their rows."""
         files = self.plan.files
-        counts = np.bincount(files.files_of(row_ids)) if len(row_ids) else np.zeros(0, np.int64)
-        touched = [(file, int(counts[file])) for file in np.flatnonzero(counts).tolist()]
+        touched = [(file, len(places)) for file, places in by_file(files, row_ids)]
         for file, _ in touched:
             state = self._states.get(file)
             if state is None:
@@ -164,12 +163,10 @@ class RowSource:
                 self._read_whole.add(file)
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
-        files = self.plan.files
-        of = files.files_of(row_ids)
-        for file in np.flatnonzero(np.bincount(of, minlength=1)).tolist() if len(of) else ():
-            here = np.flatnonzero(of == file)
+        starts = self.plan.files.starts
+        for file, here in by_file(self.plan.files, row_ids):
             # Looks at the state of the file before and after.
-            self._reader(file).read_into(out, row_ids[here] - files.starts[file], places[here])
+            self._reader(file).read_into(out, row_ids[here] - starts[file], places[here])
 
     def _reader(self, file: int) -> RowReader:
         reader = self._readers.get(file)
