@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -161,19 +161,29 @@ class CombinedHDF5Dataset(H5Dataset):
         self.release()
 
     def _select(self, predicate: Any) -> np.ndarray | None:
-        passing = {words: self._rows_with(column, wanted) for words, (column, wanted) in self._simple.items()}
+        num_rows = left = self._index.num_rows
+        passes, notes, emptied = np.ones(num_rows, bool), [], "the files are empty"
+        for words, alone in self._passing(predicate):
+            both = np.zeros(num_rows, bool)
+            both[alone] = passes[alone]
+            before, left, passes = left, int(np.count_nonzero(both)), both
+            notes.append(f"{words} keeps {len(alone)}")
+            if before and not left:
+                emptied = f"{words} left none of the {before} rows before it"
+        if notes and not left:
+            raise PredicateError(f"no sample matches: {emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})")
+        return np.flatnonzero(passes) if notes else None
+
+    def _passing(self, predicate: Any) -> Iterator[tuple[str, np.ndarray]]:
+        """Return what the user calls each criterion, and the row ids that pass it alone."""
+        for words, (column, wanted) in self._simple.items():
+            yield words, self._rows_with(column, wanted)
         if self._label is not None:
             valid = _WEIGHT if self._has(_WEIGHT) else None
             classes = where(target=any_equal(self._label, valid=valid))
-            passing[f"label={self._label!r}"] = select(self._index, self._index.columns, classes)
+            yield f"label={self._label!r}", select(self._index, self._index.columns, classes)
         if predicate is not None:
-            passing["predicate"] = select(self._index, self._index.columns, predicate)
-        if not passing:
-            return None
-        selection = reduce(partial(np.intersect1d, assume_unique=True), passing.values())
-        if not len(selection):
-            raise PredicateError(f"no sample matches: {_why_empty(self._index.num_rows, passing)}")
-        return selection
+            yield "predicate", select(self._index, self._index.columns, predicate)
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
         """Return the row ids that pass a criterion, or hold one of some patients; the values may lie in rows of one."""
@@ -261,16 +271,3 @@ def _criteria(
     if epoch_max is not None:
         found[f"epoch_max={epoch_max!r}"] = ("epoch", where(epoch=between(None, epoch_max)))
     return found
-
-
-def _why_empty(num_rows: int, passing: Mapping[str, np.ndarray]) -> str:
-    """Say which of several criteria left no row; of each, by what the user calls it, the row ids that pass it alone."""
-    left = np.arange(num_rows)
-    notes, emptied = [], "the files are empty"
-    for words, alone in passing.items():
-        both = np.intersect1d(left, alone, assume_unique=True)
-        notes.append(f"{words} keeps {len(alone)}")
-        if len(left) and not len(both):
-            emptied = f"{words} left none of the {len(left)} rows before it"
-        left = both
-    return f"{emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})"
