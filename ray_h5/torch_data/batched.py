@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from ray_h5.torch_data.samples import check_indices
+from ray_h5.torch_data.indices import check_indices
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 """Indices of several samples."""

@@ -25,8 +25,10 @@ from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.cache import SampleCache
+from ray_h5.torch_data.indices import check_index, check_indices
 from ray_h5.torch_data.rows import RowSource
-from ray_h5.torch_data.samples import Sample, batch_of, check_index, check_indices, sample_of, to_torch
+from ray_h5.torch_data.samples import Sample, batch_of, sample_of
+from ray_h5.torch_data.tensors import to_torch
 
 Transform = Callable[[Any], Any]
 

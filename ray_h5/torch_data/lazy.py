@@ -18,8 +18,10 @@ from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.types import as_dtype
 from ray_h5.planning.schema import has_long_double
 from ray_h5.torch_data.batched import BatchedDataset, Many
+from ray_h5.torch_data.indices import check_index, check_indices
 from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
-from ray_h5.torch_data.samples import Pair, as_python, batch_of, check_index, check_indices, pair_of, to_torch
+from ray_h5.torch_data.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.tensors import as_python, to_torch
 from ray_h5.torch_data.transport import new_arrays
 
 Transform = Callable[[Any], Any]

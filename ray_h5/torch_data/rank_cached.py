@@ -13,6 +13,7 @@ from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.torch_data.batched import BatchedDataset, Many
+from ray_h5.torch_data.indices import check_index, check_indices
 from ray_h5.torch_data.kept import take_rows
 from ray_h5.torch_data.lazy import (
     RDCC_NBYTES,
@@ -26,8 +27,9 @@ from ray_h5.torch_data.lazy import (
     read_dtype,
 )
 from ray_h5.torch_data.machine import usable_cpus
-from ray_h5.torch_data.samples import Pair, batch_of, check_index, check_indices, new_shared, pair_of, tensor_over
+from ray_h5.torch_data.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
+from ray_h5.torch_data.tensors import new_shared, tensor_over
 from ray_h5.torch_data.transport import new_arrays
 
 MODES = ("contiguous", "interleave")

@@ -17,7 +17,8 @@ from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data.batched import BatchedDataset, Many
-from ray_h5.torch_data.samples import Pair, check_index, check_indices
+from ray_h5.torch_data.indices import check_index, check_indices
+from ray_h5.torch_data.samples import Pair
 from ray_h5.transforms import GaussianNoise, Moments, SpecAugment
 
 _EPSILON = 1e-8
