@@ -59,7 +59,7 @@ class CombinedHDF5Dataset(H5Dataset):
         time step counts.
     cache_size : int
         Samples kept in memory once read, in each process: the least recently used one is dropped
-        for a new one. 0 keeps none.
+        for a new one. 0 keeps none. Without effect where all rows stay in memory anyway (`kept_bytes`).
     pin_memory : bool
         Whether batches are to be pinned: `create_optimized_dataloader` does so where there is a GPU.
         A `DataLoader` has an option of its own.
@@ -186,7 +186,7 @@ class CombinedHDF5Dataset(H5Dataset):
             yield "predicate", select(self._index, self._index.columns, predicate)
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
-        """Return the row ids that pass a criterion, or hold one of some patients; the values may lie in rows of one."""
+        """Return the row ids that pass a criterion, or of some patients; a row may be an array of one value."""
         spec = self._index.find([column])[column]
         criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
@@ -236,7 +236,7 @@ def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: Col
 
 
 def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
-    """Return patients as the values that a column holds, without those that none of its values can be."""
+    """Return patients as a column would hold them, without those that it cannot hold."""
     if spec.kind == "string":
         return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
     if spec.kind != "number":

@@ -53,12 +53,12 @@ class H5LazyDataset(BatchedDataset):
         target that is one number as a numpy scalar). What they return is the sample. Without them
         samples are tensors, and text is str.
     rdcc_nbytes : int
-        Decoded rows stay in memory if all of them fit into so many bytes, which is what libhdf5's
-        chunk cache of that size did; it holds for all workers of a loader together. 0 keeps none.
+        Decoded rows stay in memory if all of them fit into so many bytes, as they would in libhdf5's
+        chunk cache of that size. The bound holds for all workers of a loader together; 0 keeps none.
     rdcc_nslots, rdcc_w0
         Slots and policy of libhdf5's chunk cache. They apply where libhdf5 reads with a chunk cache,
         which is nowhere here: chunks are decoded without it, and what it reads (compound values,
-        text of varying length, virtual datasets) it is asked for in ranges that part no chunk.
+        text of varying length, virtual datasets) it is asked for in ranges that split no chunk.
     swmr : bool
         Also read a file that a writer in SWMR mode is adding to: the samples that were there when
         the dataset was made. Any other file is read as it always is.

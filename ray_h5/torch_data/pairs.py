@@ -22,7 +22,7 @@ Transform = Callable[[Any], Any]
 RDCC_NBYTES = 256 * 1024**2
 RDCC_NSLOTS = 1_000_003
 RDCC_W0 = 0.75
-"""The chunk cache that people of libhdf5 ask for."""
+"""The chunk cache that people ask libhdf5 for."""
 
 
 def one_path(path: object, dataset: str) -> str:

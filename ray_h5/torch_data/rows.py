@@ -19,15 +19,13 @@ from ray_h5.torch_data.transport import new_arrays
 
 KEPT_BYTES_A_FILE = 128 << 20
 MOST_KEPT_BYTES = 512 << 20
-"""What stays in memory by default: as much a file as people give its chunk cache, but not without an end."""
+"""What may stay in memory by default: for each file as much as people give its chunk cache, and at most for all."""
 
 _MAX_READERS = 32
 _MOST_STATES = 4096
 _SMALL_ROW_BYTES = 4 << 10
-"""Rows of less cost more to find in a file than to read: all of a file are read together."""
-
 _TOGETHER_AFTER = 8
-"""... once one in so many of its rows was asked for."""
+"""Smaller rows cost more to find than to read: all of a file are read at once, after one in so many was asked for."""
 
 
 class RowSource:
@@ -169,8 +167,8 @@ class RowSource:
             with self._filling.setdefault(file, threading.Lock()):
                 rows = np.flatnonzero(~small.there[start:stop])
                 if len(rows):
-                    # Beside the rows, and then copied: another thread may read them at the same time, and
-                    # the values that it copies from here must be those of the file at any moment.
+                    # Read to memory of their own first: another thread may copy kept rows meanwhile, and must
+                    # never see one that is only half there.
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
                     self._reader(file).read_into(parts, rows)
                     small.add(start + rows, parts)

@@ -174,7 +174,7 @@ class SentSample(Sample):
 
 
 class SentPair(list[Any]):
-    """The same of inputs and targets, which arrive as a list."""
+    """A batch of inputs and targets in a worker's slot, on its way to the training process, where it is a list."""
 
     def __init__(self, values: Sequence[Any], slot: Any) -> None:
         super().__init__(values)

@@ -97,11 +97,11 @@ _pool: tuple[int, _Pool] | None = None
 _announced: set[Key] = set()
 _pools: dict[Key, torch.Tensor] = {}
 _pools_lock = threading.Lock()
-"""Several loaders with a thread each, that pins what arrives, look pools up."""
+"""Each loader that pins has a thread that looks pools up."""
 
 
 def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
-    """Return uninitialised arrays for the columns of a batch, where the batch is to go from here.
+    """Return uninitialised arrays for the columns of a batch: in a loader worker those of a slot, if one is free.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
     # thread of this one (measured: 4 ms), and messages of one worker arrive in order.
     pool = None if slot.key in _announced else slot.pool
     _announced.add(slot.key)
-    # For the process that gets the message, and clears it; the worker may still look at the batch.
+    # Set for the training process, which clears it; the worker may hold its own side for longer.
     slot.pool.numpy()[2 * slot.number + _TRAINER] = 1
     slot.sent = True
     return slot.key, pool, slot.number, slot.start, slot.nbytes, parts
@@ -229,5 +229,5 @@ def _unpacked(part: Any, memory: np.ndarray) -> Any:
     if not isinstance(part, _InSlot):
         return part
     nbytes = math.prod(part.shape) * part.dtype.itemsize
-    # A tensor of these bytes alone: what saves it saves no more.
+    # Over these bytes alone: torch.save writes all the memory that a tensor is a view of.
     return torch.from_numpy(memory[part.at : part.at + nbytes]).view(part.dtype).reshape(part.shape)
