@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -280,15 +281,17 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
     """
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
     stats = ReadStats()
-    for file, places in _by_file(plan.files, row_ids) if arrays else ():
+    for file, places in by_file(plan.files, row_ids) if arrays else ():
         with plan.scope.open(plan.files.path(file), plan.files.identity(file)) as reader:
             reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places)
             stats.add(reader.stats)
     return BlockRows(row_ids, arrays, stats)
 
 
-def _by_file(files: FileTable, row_ids: np.ndarray) -> Sequence[tuple[int, np.ndarray]]:
+def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Return the files that rows lie in, ascending, each with the places of its rows among `row_ids`, ascending too."""
     of = files.files_of(row_ids)
-    order = np.arange(len(of)) if np.all(of[1:] >= of[:-1]) else np.argsort(of, kind="stable")
-    cuts = np.flatnonzero(np.diff(of[order])) + 1
-    return [(int(of[places[0]]), places) for places in np.split(order, cuts) if len(places)]
+    order = np.argsort(of, kind="stable")
+    of = of[order]
+    cuts = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+    return [(int(of[start]), order[start:stop]) for start, stop in pairwise(cuts) if stop > start]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from ray_h5.torch_data.samples import check_indices
+from ray_h5.torch_data.indices import check_indices
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 """Indices of several samples."""
@@ -44,7 +44,7 @@ class BatchedDataset(Dataset[Any]):
         return self._several(indices)
 
     def row_ids(self, indices: Many) -> np.ndarray:
-        """Return which rows samples are, whatever else was chosen; of a dataset that does not know, their indices."""
+        """Return which rows samples are, whichever others were chosen; where that is not known, their indices."""
         return check_indices(indices, len(self), "row_ids")
 
     def _one(self, index: SupportsIndex) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class CombinedHDF5Dataset(H5Dataset):
         time step counts.
     cache_size : int
         Samples kept in memory once read, in each process: the least recently used one is dropped
-        for a new one. 0 keeps none.
+        for a new one. 0 keeps none. Without effect where all rows stay in memory anyway (`kept_bytes`).
     pin_memory : bool
         Whether batches are to be pinned: `create_optimized_dataloader` does so where there is a GPU.
         A `DataLoader` has an option of its own.
@@ -135,18 +135,20 @@ class CombinedHDF5Dataset(H5Dataset):
         Returns
         -------
         dict
-            ``total_samples``; ``cache_size``, ``cache_bytes``: what is in the cache now;
-            ``cache_capacity``; ``cache_hits``, ``cache_misses``, ``cache_hit_rate``;
-            ``access_count``: samples asked for; ``dtype``; ``num_files``; ``fields``. Loader workers
-            count for themselves.
+            ``total_samples``; ``cache_size``: samples in memory now; ``cache_capacity``: how many can be;
+            ``cache_bytes``: what they and other rows that stay take; ``cache_hits``, ``cache_misses``,
+            ``cache_hit_rate``: samples that were in memory when they were asked for, or were not;
+            ``access_count``: samples asked for; ``dtype``; ``num_files``; ``fields``. Where all
+            rows stay in memory (see `kept_bytes`), `cache_size` bounds nothing. Loader workers count
+            for themselves.
         """
         return {
             "total_samples": len(self),
             "cache_size": len(self._cache),
-            "cache_capacity": self._cache.max_samples,
-            "cache_bytes": len(self._cache) * self.row_bytes,
+            "cache_capacity": self._cache.capacity,
+            "cache_bytes": self._cache.nbytes,
             "cache_hits": self._cache.hits,
-            "cache_misses": self._cache.misses,
+            "cache_misses": self._cache.asked - self._cache.hits,
             "cache_hit_rate": self._cache.hit_rate,
             "access_count": self.access_count,
             "dtype": self.dtype,
@@ -159,22 +161,32 @@ class CombinedHDF5Dataset(H5Dataset):
         self.release()
 
     def _select(self, predicate: Any) -> np.ndarray | None:
-        passing = {words: self._rows_with(column, wanted) for words, (column, wanted) in self._simple.items()}
+        num_rows = left = self._index.num_rows
+        passes, notes, emptied = np.ones(num_rows, bool), [], "the files are empty"
+        for words, alone in self._passing(predicate):
+            both = np.zeros(num_rows, bool)
+            both[alone] = passes[alone]
+            before, left, passes = left, int(np.count_nonzero(both)), both
+            notes.append(f"{words} keeps {len(alone)}")
+            if before and not left:
+                emptied = f"{words} left none of the {before} rows before it"
+        if notes and not left:
+            raise PredicateError(f"no sample matches: {emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})")
+        return np.flatnonzero(passes) if notes else None
+
+    def _passing(self, predicate: Any) -> Iterator[tuple[str, np.ndarray]]:
+        """Return what the user calls each criterion, and the row ids that pass it alone."""
+        for words, (column, wanted) in self._simple.items():
+            yield words, self._rows_with(column, wanted)
         if self._label is not None:
             valid = _WEIGHT if self._has(_WEIGHT) else None
             classes = where(target=any_equal(self._label, valid=valid))
-            passing[f"label={self._label!r}"] = select(self._index, self._index.columns, classes)
+            yield f"label={self._label!r}", select(self._index, self._index.columns, classes)
         if predicate is not None:
-            passing["predicate"] = select(self._index, self._index.columns, predicate)
-        if not passing:
-            return None
-        selection = reduce(partial(np.intersect1d, assume_unique=True), passing.values())
-        if not len(selection):
-            raise PredicateError(f"no sample matches: {_why_empty(self._index.num_rows, passing)}")
-        return selection
+            yield "predicate", select(self._index, self._index.columns, predicate)
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
-        """Return the row ids that pass a criterion, or hold one of some patients; the values may lie in rows of one."""
+        """Return the row ids that pass a criterion, or of some patients; a row may be an array of one value."""
         spec = self._index.find([column])[column]
         criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
@@ -224,7 +236,7 @@ def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: Col
 
 
 def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
-    """Return patients as the values that a column holds, without those that none of its values can be."""
+    """Return patients as a column would hold them, without those that it cannot hold."""
     if spec.kind == "string":
         return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
     if spec.kind != "number":
@@ -259,16 +271,3 @@ def _criteria(
     if epoch_max is not None:
         found[f"epoch_max={epoch_max!r}"] = ("epoch", where(epoch=between(None, epoch_max)))
     return found
-
-
-def _why_empty(num_rows: int, passing: Mapping[str, np.ndarray]) -> str:
-    """Say which of several criteria left no row; of each, by what the user calls it, the row ids that pass it alone."""
-    left = np.arange(num_rows)
-    notes, emptied = [], "the files are empty"
-    for words, alone in passing.items():
-        both = np.intersect1d(left, alone, assume_unique=True)
-        notes.append(f"{words} keeps {len(alone)}")
-        if len(left) and not len(both):
-            emptied = f"{words} left none of the {len(left)} rows before it"
-        left = both
-    return f"{emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})"

@@ -61,11 +61,10 @@ class OptimalDataLoaderFactory:
     ) -> dict[str, Any]:
         """Return options for `DataLoader`.
 
-        A worker for each CPU but one, for the training process itself; half of these where samples
-        are augmented or standardised, which then compute in threads of their own; at most four for
-        less than 1000 samples, two more than the CPUs for more than 10,000 that only have to be
-        read, and never more than 16. Four batches are prefetched by each worker where samples are
-        worked on, six where they are only read.
+        A worker for each CPU but one, which is for the training process itself; half of these where
+        samples are augmented or standardised; at most four for less than 1000 samples, two more than
+        the CPUs for more than 10,000 that only have to be read, and never more than 16. Four batches
+        are prefetched by each worker where samples are worked on, six where they are only read.
 
         Parameters
         ----------
@@ -114,7 +113,7 @@ class OptimalDataLoaderFactory:
         **kwargs
             ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`; ``tune=True`` to
             measure a few batches with several numbers of workers and take the best; all else goes to
-            `DataLoader`, before what would be chosen here.
+            `DataLoader`, in place of what would be chosen here.
         """
         config = _config(dataset, kwargs, with_augmentation=True)
         if _says_no_order(kwargs):

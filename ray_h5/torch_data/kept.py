@@ -18,7 +18,7 @@ from ray_h5.hdf5.layout import FileIdentity
 
 _WORDS = (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.int16))
 _TOGETHER_BYTES = 1 << 20
-"""Less than that takes one thread no longer than to wake up others."""
+"""Fewer are copied by one thread in the time that it takes to wake up others."""
 
 Read = Callable[[Mapping[Any, np.ndarray], np.ndarray, np.ndarray], None]
 """Reads columns of some rows into some places of arrays."""
@@ -48,7 +48,6 @@ class KeptRows:
         # A page of memory is taken when it is first written to: rows that nobody reads cost nothing.
         self.columns = {name: np.empty((num_rows, *shape), dtype) for name, (shape, dtype) in specs.items()}
         self.there = np.zeros(num_rows, bool)
-        self.filling = threading.Lock()
 
     def read_through(
         self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None, read: Read
@@ -104,7 +103,7 @@ def take_rows(kept: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         Of the dtype and row shape of `kept`.
     """
     word = next((each for each in _WORDS if kept.strides[0] % each.itemsize == 0), None)
-    # Words say nothing of dtypes, and of an array with gaps they would fill a copy.
+    # Copied as integers: so the dtypes have to be the same, and `out` without gaps, or a copy of it would be filled.
     alike = out.dtype == kept.dtype and not kept.dtype.hasobject and out.flags.c_contiguous and out.flags.writeable
     if word is None or not alike or out.nbytes < _TOGETHER_BYTES or not _threads.of_torch:
         np.take(kept, rows, axis=0, out=out, mode="clip")  # "raise", the default, would copy
@@ -114,12 +113,15 @@ def take_rows(kept: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 
 def read_alone() -> None:
-    """Let this thread take rows by itself: it is one of several that read."""
+    """Let this thread copy rows without those of torch: it is one of several that read."""
     _threads.of_torch = False
 
 
 def check_kept(path: str, expected: FileIdentity) -> None:
-    """Raise a StaleIndexError if a file changed whose rows are kept; if it cannot be looked at, to open it says so."""
+    """Raise a StaleIndexError if a file changed whose rows are kept.
+
+    That it cannot be looked at is said where it is opened, if it has to be.
+    """
     with contextlib.suppress(OSError):
         check_identity(path, expected, FileIdentity.of(os.stat(path)))
 

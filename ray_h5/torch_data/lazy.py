@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
-import torch
 from torch.utils.data import get_worker_info
 
-from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
-from ray_h5.hdf5.opening import absolute_path
+from ray_h5.errors import OptionError
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.types import as_dtype
-from ray_h5.planning.schema import has_long_double
 from ray_h5.torch_data.batched import BatchedDataset, Many
+from ray_h5.torch_data.indices import check_index, check_indices
 from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
-from ray_h5.torch_data.samples import Pair, as_python, batch_of, check_index, check_indices, pair_of, to_torch
+from ray_h5.torch_data.pairs import (
+    RDCC_NBYTES,
+    RDCC_NSLOTS,
+    RDCC_W0,
+    Transform,
+    apply_transforms,
+    check_chunk_cache,
+    find_pair,
+    one_path,
+    open_reader,
+    read_dtype,
+)
+from ray_h5.torch_data.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.tensors import as_python, to_torch
 from ray_h5.torch_data.transport import new_arrays
-
-Transform = Callable[[Any], Any]
-
-RDCC_NBYTES = 256 * 1024**2
-RDCC_NSLOTS = 1_000_003
-RDCC_W0 = 0.75
-"""The chunk cache that people of libhdf5 ask for."""
 
 
 class H5LazyDataset(BatchedDataset):
@@ -51,12 +53,12 @@ class H5LazyDataset(BatchedDataset):
         target that is one number as a numpy scalar). What they return is the sample. Without them
         samples are tensors, and text is str.
     rdcc_nbytes : int
-        Decoded rows stay in memory if all of them fit into so many bytes, which is what libhdf5's
-        chunk cache of that size did; it holds for all workers of a loader together. 0 keeps none.
+        Decoded rows stay in memory if all of them fit into so many bytes, as they would in libhdf5's
+        chunk cache of that size. The bound holds for all workers of a loader together; 0 keeps none.
     rdcc_nslots, rdcc_w0
         Slots and policy of libhdf5's chunk cache. They apply where libhdf5 reads with a chunk cache,
         which is nowhere here: chunks are decoded without it, and what it reads (compound values,
-        text of varying length, virtual datasets) it is asked for in ranges that part no chunk.
+        text of varying length, virtual datasets) it is asked for in ranges that split no chunk.
     swmr : bool
         Also read a file that a writer in SWMR mode is adding to: the samples that were there when
         the dataset was made. Any other file is read as it always is.
@@ -182,12 +184,7 @@ class H5LazyDataset(BatchedDataset):
             check_kept(self.path, self._reader.identity)
 
     def _sample(self, values: list[Any]) -> Any:
-        transforms = (self.transform, self.target_transform)
-        done = [
-            transform(value) if transform is not None else _as_sample(value)
-            for transform, value in zip(transforms, values, strict=False)
-        ]
-        return Pair(done) if len(done) == 2 else done[0]
+        return apply_transforms((self.transform, self.target_transform), values)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_kept": None}
@@ -195,15 +192,6 @@ class H5LazyDataset(BatchedDataset):
     def __del__(self) -> None:
         if "_reader" in self.__dict__:
             self.release()
-
-
-def one_path(path: object, dataset: str) -> str:
-    """Return the absolute path of the one file that a dataset is of."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise OptionError(
-            f"{dataset}: path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
-        )
-    return absolute_path(os.fspath(path))
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:
@@ -225,68 +213,3 @@ def h5_worker_init_fn(_worker_id: int) -> None:
         left.append(getattr(dataset, "dataset", getattr(dataset, "base_dataset", None)))
         several = getattr(dataset, "datasets", ())  # of ConcatDataset, and of StackDataset, which may be a dict
         left += several.values() if isinstance(several, Mapping) else several
-
-
-def open_reader(path: str, swmr: bool, threads: int = 1, expect: FileIdentity | None = None) -> tuple[RowReader, bool]:
-    """Open a file; in SWMR mode only if it is being written in that mode, and tell which it was."""
-    try:
-        return RowReader(path, threads=threads, expect=expect), False
-    except WriterActiveError:
-        # A reader in that mode cannot tell whether a file changed: only where there is no other way.
-        if not swmr:
-            raise
-        return RowReader(path, threads=threads, expect=expect, swmr=True), True
-
-
-def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
-    """Return the layouts of inputs and targets, and how many pairs there are.
-
-    A live writer adds to one of them before the other: the pairs are those that are whole.
-
-    Raises
-    ------
-    UnknownColumnError
-        If one is not there.
-    SchemaMismatchError
-        If they are not of the same length.
-    """
-    found = [reader.column(key) for key in (x_key, y_key) if key is not None]
-    if not live and len({layout.num_rows for layout in found}) > 1:
-        raise SchemaMismatchError(
-            f"{reader.path}: expected a target for each input, found {found[0].num_rows} rows in {x_key!r} and "
-            f"{found[1].num_rows} in {y_key!r}"
-        )
-    return found, min(layout.num_rows for layout in found)
-
-
-def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
-    """Return the dtype in which a column is read.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If it cannot be cast to the one wanted.
-    """
-    if layout.kind not in ("number", "bool"):
-        if wanted is not None:
-            raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values, which cannot be cast")
-        return np.dtype(object) if layout.kind == "string" else layout.dtype
-    dtype = layout.dtype if wanted is None else as_dtype(wanted, f"column {layout.name!r}").newbyteorder("=")
-    if has_long_double(dtype):
-        raise UnsupportedColumnError(f"{layout.where}: torch has no long doubles ({dtype}); read them as float64")
-    return dtype
-
-
-def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
-    """Raise unless libhdf5 would take these."""
-    if nbytes < 0 or nslots < 1 or not 0 <= w0 <= 1:
-        raise OptionError(
-            f"rdcc_nbytes={nbytes}, rdcc_nslots={nslots}, rdcc_w0={w0}: expected bytes of 0 or more, slots of 1 or "
-            "more and a policy from 0 to 1"
-        )
-
-
-def _as_sample(value: Any) -> Any:
-    if not isinstance(value, (np.ndarray, np.number, np.bool_)):
-        return value
-    return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64

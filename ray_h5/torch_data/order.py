@@ -18,7 +18,7 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
     """Return the order in which the samples of a dataset come.
 
     An `H5Dataset` knows its files and chunks, and has the order that Ray has. Of anything else only
-    the length is known; it is drawn by sample.
+    the length is known; it is shuffled by sample.
     """
     wanted = as_shuffle(shuffle, seed)
     if hasattr(dataset, "epoch_order"):

@@ -13,21 +13,24 @@ from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.torch_data.batched import BatchedDataset, Many
+from ray_h5.torch_data.indices import check_index, check_indices
 from ray_h5.torch_data.kept import take_rows
-from ray_h5.torch_data.lazy import (
+from ray_h5.torch_data.machine import usable_cpus
+from ray_h5.torch_data.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
     Transform,
+    apply_transforms,
     check_chunk_cache,
     find_pair,
     one_path,
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.machine import usable_cpus
-from ray_h5.torch_data.samples import Pair, batch_of, check_index, check_indices, new_shared, pair_of, tensor_over
+from ray_h5.torch_data.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
+from ray_h5.torch_data.tensors import new_shared, tensor_over
 from ray_h5.torch_data.transport import new_arrays
 
 MODES = ("contiguous", "interleave")
@@ -157,13 +160,13 @@ class RankMemCachedH5Dataset(BatchedDataset):
 
     def _one(self, index: SupportsIndex) -> Any:
         i = check_index(index, len(self), f"{self.path}, rank {self.rank}")
-        return self._sample([tensor[i] for tensor in self._tensors])
+        return self._sample(i)
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
         plain = self.transform is None and self.target_transform is None
         if not plain or len(self._tensors) == 1:  # of tensors alone, the views are stacked: one copy too
-            return [self._sample([tensor[i] for tensor in self._tensors]) for i in wanted.tolist()]
+            return [self._sample(i) for i in wanted.tolist()]
         arrays = self._new_batch(len(wanted))
         for tensor, array in zip(self._tensors, arrays.values(), strict=True):
             take_rows(tensor.numpy(), wanted, array)
@@ -179,14 +182,10 @@ class RankMemCachedH5Dataset(BatchedDataset):
             }
         return new_arrays({i: (shapes[i], each.numpy().dtype) for i, each in enumerate(self._tensors)})
 
-    def _sample(self, values: list[Any]) -> Any:
-        transforms = (self.transform, self.target_transform)
-        done = [
-            # What is in memory stays as it was read, whatever a transform does to what it gets.
-            value if transform is None else transform(value.clone())
-            for transform, value in zip(transforms, values, strict=False)
-        ]
-        return Pair(done) if len(done) == 2 else done[0]
+    def _sample(self, i: int) -> Any:
+        return apply_transforms(
+            (self.transform, self.target_transform), [tensor[i] for tensor in self._tensors], copied=True
+        )
 
     def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
         reader, live = open_reader(self.path, swmr, threads=usable_cpus())

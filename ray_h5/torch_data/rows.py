@@ -13,21 +13,19 @@ import numpy as np
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
-from ray_h5.planning.plan import ReadPlan
+from ray_h5.planning.plan import ReadPlan, by_file
 from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
 from ray_h5.torch_data.transport import new_arrays
 
 KEPT_BYTES_A_FILE = 128 << 20
 MOST_KEPT_BYTES = 512 << 20
-"""What stays in memory by default: as much a file as people give its chunk cache, but not without an end."""
+"""What may stay in memory by default: for each file as much as people give its chunk cache, and at most for all."""
 
 _MAX_READERS = 32
 _MOST_STATES = 4096
 _SMALL_ROW_BYTES = 4 << 10
-"""Rows of less cost more to find in a file than to read: all of a file are read together."""
-
 _TOGETHER_AFTER = 8
-"""... once one in so many of its rows was asked for."""
+"""Smaller rows cost more to find than to read: all of a file are read at once, after one in so many was asked for."""
 
 
 class RowSource:
@@ -57,6 +55,7 @@ class RowSource:
         self._small: KeptRows | None = None
         self._large: KeptRows | None = None
         self._asked = np.zeros(len(self.plan.files), np.int64)
+        self._filling: dict[int, threading.Lock] = {}
         self._read_whole: set[int] = set()
         self._states: dict[int, tuple[str, FileIdentity]] = {}
 
@@ -69,6 +68,20 @@ class RowSource:
         """Whether every row stays in memory once it was read."""
         small, large = self._kept()
         return len(small.columns) + len(large.columns) == len(self.plan.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows in memory."""
+        each = {column.name: column.row_bytes for column in self.plan.columns}
+        return sum(int(group.there.sum()) * sum(map(each.__getitem__, group.columns)) for group in self._kept())
+
+    def count_kept(self, ranks: np.ndarray) -> int:
+        """Return how many of some rows are in memory; none where not every column stays there."""
+        if not self.keeps_all:
+            return 0
+        row_ids = self.plan.row_ids(ranks)
+        there = [group.there[row_ids] for group in self._kept() if group.columns]
+        return int(np.count_nonzero(np.logical_and.reduce(there)))
 
     def new_batch(self, count: int) -> dict[str, np.ndarray]:
         """Return an array for `count` rows of each column."""
@@ -132,8 +145,7 @@ class RowSource:
     def _check_files(self, row_ids: np.ndarray) -> list[tuple[int, int]]:
         """Make sure that the files are as they were, whether they are read or not; return them and their rows."""
         files = self.plan.files
-        counts = np.bincount(files.files_of(row_ids)) if len(row_ids) else np.zeros(0, np.int64)
-        touched = [(file, int(counts[file])) for file in np.flatnonzero(counts).tolist()]
+        touched = [(file, len(places)) for file, places in by_file(files, row_ids)]
         for file, _ in touched:
             state = self._states.get(file)
             if state is None:
@@ -152,34 +164,32 @@ class RowSource:
             self._asked[file] += asked
             if self._asked[file] * _TOGETHER_AFTER < stop - start:
                 continue
-            with small.filling:
+            with self._filling.setdefault(file, threading.Lock()):
                 rows = np.flatnonzero(~small.there[start:stop])
                 if len(rows):
-                    # Beside the rows, and then copied: another thread may read them at the same time, and
-                    # the values that it copies from here must be those of the file at any moment.
+                    # Read to memory of their own first: another thread may copy kept rows meanwhile, and must
+                    # never see one that is only half there.
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
                     self._reader(file).read_into(parts, rows)
                     small.add(start + rows, parts)
                 self._read_whole.add(file)
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
-        files = self.plan.files
-        of = files.files_of(row_ids)
-        for file in np.flatnonzero(np.bincount(of, minlength=1)).tolist() if len(of) else ():
-            here = np.flatnonzero(of == file)
+        starts = self.plan.files.starts
+        for file, here in by_file(self.plan.files, row_ids):
             # Looks at the state of the file before and after.
-            self._reader(file).read_into(out, row_ids[here] - files.starts[file], places[here])
+            self._reader(file).read_into(out, row_ids[here] - starts[file], places[here])
 
     def _reader(self, file: int) -> RowReader:
+        reader = self._readers.get(file)
+        if reader is None:
+            # Not under the lock: the file may be on a mount that does not answer, and others are to be read meanwhile.
+            reader = self.plan.scope.open(self.plan.files.path(file), self.plan.files.identity(file))
         with self._lock:
-            reader = self._readers.get(file)
-            if reader is None:
-                files = self.plan.files
-                reader = self.plan.scope.open(files.path(file), files.identity(file))
-                self._readers[file] = reader
-                while len(self._readers) > _MAX_READERS:
-                    self._readers.popitem(last=False)
+            reader = self._readers.setdefault(file, reader)
             self._readers.move_to_end(file)
+            while len(self._readers) > _MAX_READERS:
+                self._readers.popitem(last=False)
         return reader
 
     def __reduce__(self) -> tuple[Any, ...]:

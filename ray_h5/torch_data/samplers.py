@@ -161,7 +161,8 @@ class OrderSampler(Sampler[int]):
         return Steps(self._walk, self._indices())
 
     def _indices(self) -> Iterator[int]:
-        # What the walk holds is of the iteration that was asked last: with a second one under way, of that.
+        # The walk holds the place of the iteration that was asked last, which may be another: after the first stretch
+        # this one counts for itself.
         at = None
         for stretch in self.stretches():
             done, skip = (self._walk.done, self._walk.within) if at is None else (at, 0)
@@ -174,7 +175,7 @@ class OrderSampler(Sampler[int]):
     def stretches(self, *, whole: bool = False) -> Iterator[list[int]]:
         """Yield this rank's indices, a list a stretch. What was yielded is not counted as done: see `counted`.
 
-        With `whole`, a last stretch of fewer is left out.
+        With `whole`, a last stretch that is shorter is left out.
         """
         epoch, total = self._walk.epoch, self.order.num_rows
         least = self.stretch if whole else 1
@@ -188,7 +189,7 @@ class OrderSampler(Sampler[int]):
         """Yield what was made of this rank's stretches, and count its samples as done when it is asked for."""
         done = None
         for batch in batches:
-            # The first of them began the walk. From here on another iteration of it changes nothing.
+            # The first batch began the walk. From then on this counts for itself, for another iteration may begin.
             done = (self._walk.done if done is None else done) + size(batch) * self.world_size
             self._walk.done, self._walk.within = done, 0
             yield batch
@@ -197,8 +198,8 @@ class OrderSampler(Sampler[int]):
     def state_dict(self) -> State:
         """Return where the iteration is: epoch, and how many samples all ranks together have done.
 
-        Of a state from inside an epoch what is left is delivered, be it nothing; after the end of an iteration, a
-        whole epoch.
+        From a state taken inside an epoch, what is left of it is delivered, even if that is nothing; from one taken
+        after its end, a whole epoch.
 
         A `DataLoader` asks its sampler ahead of what it delivers: with workers, and for a last batch that is smaller
         than the others, which it finds by the end of the iteration. torchdata's ``StatefulDataLoader`` takes that into

@@ -7,7 +7,6 @@ one array a column already: `register` tells ``default_collate`` to take those a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, SupportsIndex, overload
@@ -16,7 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.torch_data.indices import check_index
 from ray_h5.torch_data.transport import pack, slot_of, unpack
 
 _MAX_LISTED = 5
@@ -174,7 +174,7 @@ class SentSample(Sample):
 
 
 class SentPair(list[Any]):
-    """The same of inputs and targets, which arrive as a list."""
+    """A batch of inputs and targets in a worker's slot, on its way to the training process, where it is a list."""
 
     def __init__(self, values: Sequence[Any], slot: Any) -> None:
         super().__init__(values)
@@ -232,94 +232,3 @@ def register() -> None:
 
 
 register()
-
-
-def check_index(index: SupportsIndex, length: int, where: str) -> int:
-    """Return `index` counted from the front.
-
-    Raises
-    ------
-    RowIndexError
-        If it is not in ``range(-length, length)``.
-    """
-    found = operator.index(index)
-    if not -length <= found < length:
-        raise RowIndexError(f"{where}: index {found} is not among its {length} samples (0 to {length - 1})")
-    return found + length if found < 0 else found
-
-
-def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
-    """Return `indices` as an int64 array counted from the front; errors as in `check_index`.
-
-    Raises
-    ------
-    OptionError
-        If they are no integers along one axis: a mask, or numbers with a fraction, would be other samples.
-    """
-    found = np.asarray(indices)
-    if found.dtype.kind not in "iu" and found.size:
-        raise OptionError(
-            f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
-        )
-    if found.ndim != 1:
-        raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}; use .ravel()")
-    if not found.size:
-        return found.astype(np.int64)
-    # As Python's integers: int64 does not have all of uint64.
-    least, most = int(found.min()), int(found.max())
-    if least < -length or most >= length:
-        for index in found.tolist():
-            check_index(index, length, where)
-    found = found.astype(np.int64, copy=False)
-    return np.where(found < 0, found + length, found) if least < 0 else found
-
-
-def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-    """Return an uninitialised tensor in shared memory."""
-    like = torch.from_numpy(np.empty(0, dtype))
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    # What torch's own collate uses: `share_memory_` would fill private memory first and copy it.
-    storage = torch.UntypedStorage._new_shared(max(nbytes, 1))
-    return like.set_(storage, 0, shape)
-
-
-def to_torch(array: np.ndarray, name: str, *, as_bytes: bool = False) -> Any:
-    """Return the values of a column as they go into a batch: a tensor, or a list of what tensors cannot hold."""
-    if array.dtype.kind in "biufc":
-        return tensor_over(array)
-    return [as_python(value, name, as_bytes=as_bytes) for value in array]
-
-
-def tensor_over(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor over the memory of an array.
-
-    If that is a tensor's, it is a view of that tensor. torch finds out when a copy to a GPU has ended, and
-    the pinned memory may be used again, by the tensor that the memory was allocated for.
-    """
-    made = torch.from_numpy(array)
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if not isinstance(owner, torch.Tensor) or owner.dtype != made.dtype or not (made.is_contiguous() and made.numel()):
-        return made
-    start = (made.data_ptr() - owner.data_ptr()) // made.element_size()
-    return owner.reshape(-1)[start : start + made.numel()].reshape(made.shape)
-
-
-def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:
-    """Return one value that is no number: text as str or as its bytes, or what numpy makes of it.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If text is not UTF-8.
-    """
-    if as_bytes or not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise UnsupportedColumnError(
-            f"column {name!r} holds {value!r}, which is not UTF-8. H5Dataset(..., dtypes={{{name!r}: bytes}}) gives "
-            "its values as bytes."
-        ) from None

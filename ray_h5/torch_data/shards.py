@@ -35,7 +35,7 @@ def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[
 
 
 def _interleaved_indices(total: int, world_size: int, rank: int) -> np.ndarray:
-    """Return every `world_size`-th sample from `rank` on, as an int64 array; arguments as for the other."""
+    """Return every `world_size`-th sample from `rank` on, as an int64 array; arguments as above."""
     _check(total, world_size, rank)
     return np.arange(rank, total, world_size, dtype=np.int64)
 

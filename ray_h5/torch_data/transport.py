@@ -24,6 +24,7 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.buffers import empty
+from ray_h5.torch_data.tensors import new_shared, owner_of
 
 _SLOTS = 6
 """Two batches on their way (DataLoader's prefetch factor), one in use, one being read, and two to spare."""
@@ -78,9 +79,7 @@ class _Pool:
     def __init__(self, slot_bytes: int) -> None:
         self.slot_bytes = -(-slot_bytes // _HEAD_BYTES) * _HEAD_BYTES
         total = _HEAD_BYTES + _SLOTS * self.slot_bytes
-        self.memory = torch.empty(0, dtype=torch.uint8)
-        # As torch's own collate does it: pages are taken when they are first written to.
-        self.memory.set_(torch.UntypedStorage._new_shared(total), 0, (total,))
+        self.memory = new_shared((total,), np.dtype(np.uint8))  # a page is taken when it is first written to
         self._key = os.getpid(), secrets.token_hex(8)
         self._taken = self.memory.numpy()[: 2 * _SLOTS].reshape(_SLOTS, 2)
         self._taken[:] = 0
@@ -98,20 +97,23 @@ _pool: tuple[int, _Pool] | None = None
 _announced: set[Key] = set()
 _pools: dict[Key, torch.Tensor] = {}
 _pools_lock = threading.Lock()
-"""Several loaders with a thread each, that pins what arrives, look pools up."""
+"""Each loader that pins has a thread that looks pools up."""
 
 
 def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
-    """Return uninitialised arrays for the columns of a batch, where the batch is to go from here.
+    """Return uninitialised arrays for the columns of a batch: in a loader worker those of a slot, if one is free.
 
     Parameters
     ----------
     specs : mapping of (shape, dtype)
         What to make; of dtype object, arrays of references.
     """
-    if get_worker_info() is not None and (slot := _take(_bytes_of(specs))) is not None:
-        memory = np.asarray(slot)
-        return {name: _placed(memory, start, *specs[name]) for name, start in _layout(specs).items()}
+    if get_worker_info() is not None:
+        starts, nbytes = _layout(specs)
+        slot = _take(nbytes)
+        if slot is not None:
+            memory = np.asarray(slot)
+            return {name: _placed(memory, starts[name], *spec) for name, spec in specs.items()}
     return {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
 
 
@@ -125,16 +127,13 @@ def _take(nbytes: int) -> _Slot | None:
     return _pool[1].take()
 
 
-def _layout(specs: Mapping[Any, Spec]) -> dict[Any, int]:
+def _layout(specs: Mapping[Any, Spec]) -> tuple[dict[Any, int], int]:
+    """Return where in a slot each array begins, and how many bytes they need."""
     starts, at = {}, 0
     for name, (shape, dtype) in specs.items():
         starts[name] = at
         at += 0 if dtype.hasobject else -(-math.prod(shape) * dtype.itemsize // _ALIGN) * _ALIGN
-    return starts
-
-
-def _bytes_of(specs: Mapping[Any, Spec]) -> int:
-    return sum(-(-math.prod(s) * d.itemsize // _ALIGN) * _ALIGN for s, d in specs.values() if not d.hasobject) + _ALIGN
+    return starts, max(at, 1)
 
 
 def _placed(memory: np.ndarray, start: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -145,10 +144,8 @@ def _placed(memory: np.ndarray, start: int, shape: tuple[int, ...], dtype: np.dt
 
 def slot_of(array: np.ndarray) -> Any:
     """Return the slot that an array lies in, or None."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, _Slot) else None
+    owner = owner_of(array)
+    return owner if isinstance(owner, _Slot) else None
 
 
 def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
@@ -159,7 +156,7 @@ def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
     # thread of this one (measured: 4 ms), and messages of one worker arrive in order.
     pool = None if slot.key in _announced else slot.pool
     _announced.add(slot.key)
-    # For the process that gets the message, and clears it; the worker may still look at the batch.
+    # Set for the training process, which clears it; the worker may hold its own side for longer.
     slot.pool.numpy()[2 * slot.number + _TRAINER] = 1
     slot.sent = True
     return slot.key, pool, slot.number, slot.start, slot.nbytes, parts
@@ -232,5 +229,5 @@ def _unpacked(part: Any, memory: np.ndarray) -> Any:
     if not isinstance(part, _InSlot):
         return part
     nbytes = math.prod(part.shape) * part.dtype.itemsize
-    # A tensor of these bytes alone: what saves it saves no more.
+    # Over these bytes alone: torch.save writes all the memory that a tensor is a view of.
     return torch.from_numpy(memory[part.at : part.at + nbytes]).view(part.dtype).reshape(part.shape)

@@ -21,7 +21,7 @@ class Walk:
         self._resume: tuple[int, int] | None = None  # done, within
         self.epoch = 0
         self.done = 0
-        self.within = 0  # samples of this rank, of the stretch that begins at `done`
+        self.within = 0  # samples that this rank has done of the stretch that begins at `done`
 
     def set_epoch(self, epoch: int) -> None:
         epoch = as_integer("set_epoch: epoch", epoch, 0)
@@ -88,5 +88,5 @@ class Steps(Iterator[int]):
         return self._walk.state_dict() | at
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # The walk goes on with it if this iteration is gone through, and only then.
+        # The walk takes it when the first sample is asked for: this may never be iterated over.
         self._resume = state

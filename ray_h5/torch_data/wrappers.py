@@ -17,7 +17,8 @@ from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data.batched import BatchedDataset, Many
-from ray_h5.torch_data.samples import Pair, check_index, check_indices
+from ray_h5.torch_data.indices import check_index, check_indices
+from ray_h5.torch_data.samples import Pair
 from ray_h5.transforms import GaussianNoise, Moments, SpecAugment
 
 _EPSILON = 1e-8
@@ -100,13 +101,13 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
 
 
 class WorkerSafeAugmentedDataset(BatchedDataset):
-    """A dataset whose inputs are augmented, each sample otherwise in each epoch.
+    """A dataset whose inputs are augmented, each sample differently in each epoch.
 
     What a sample becomes is a function of (seed, epoch, row), as in Ray: workers cannot draw the same, a
     run can be repeated, and a row becomes the same whatever other rows a predicate, a `Subset` or a
-    `WorkerSafeStandardizedDataset` chose. Of a dataset that does not know its rows, its index stands for
+    `WorkerSafeStandardizedDataset` chose. In a dataset that does not know its rows, the index stands for
     the row. Call `set_epoch` before each epoch. As long as it was never called, each read of a sample is
-    augmented otherwise, by a seed that a `DataLoader` draws for its workers (without workers, torch's
+    augmented differently, by a seed that a `DataLoader` draws for its workers (without workers, torch's
     own), the worker, and how much it has read: epochs differ all the same.
 
     Parameters
@@ -132,7 +133,7 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
         self._epoch = _shared_counter()
         self._reads = 0
         self._steps = _augmentations(self.augment_params)
-        row_keys(np.zeros(1, np.int64), seed, 0)  # raises for a seed that is none
+        row_keys(np.zeros(1, np.int64), seed, 0)  # raises if the seed cannot be one
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, in all workers."""

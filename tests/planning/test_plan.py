@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.planning import plan as planning
 from ray_h5.planning.index import build_index
-from ray_h5.planning.plan import Tail, choose_block_rows
+from ray_h5.planning.plan import Tail, by_file, choose_block_rows
 from ray_h5.planning.position import Position, Stretch, plan_hash, read_block, resume
 
 
@@ -44,6 +44,15 @@ def test_a_limit_reads_no_more_rows(tmp_path):
     block = read_block(plan, Stretch(), 1, limit=3).rows
     assert block.row_ids.tolist() == [50, 51, 52]
     assert block.stats.chunks_decoded == 3
+
+
+@pytest.mark.parametrize("row_ids", [[], [5], [12, 0, 7, 0, 3, 11], [0, 3, 4, 12]])
+def test_rows_by_file_are_all_rows_in_their_order(five_files, row_ids):
+    files, row_ids = build_index(five_files).files, np.array(row_ids, np.int64)
+    found = by_file(files, row_ids)
+    assert [file for file, _ in found] == np.unique(files.files_of(row_ids)).tolist()
+    for file, places in found:
+        assert places.tolist() == np.flatnonzero(files.files_of(row_ids) == file).tolist()
 
 
 def test_no_columns_opens_no_file(five_files, tmp_path):

@@ -25,7 +25,7 @@ from ray_h5.torch_data import (
     loader,
     transport,
 )
-from ray_h5.torch_data.samples import tensor_over
+from ray_h5.torch_data.tensors import tensor_over
 from ray_h5.torch_data.threaded import H5DataLoader
 
 ROWS = 40

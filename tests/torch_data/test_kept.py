@@ -2,6 +2,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import CombinedHDF5Dataset, kept, loader, rows
+from ray_h5.planning.facts import Scope
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, kept, loader, rows
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.kept import read_alone, take_rows
 
@@ -98,6 +100,44 @@ def test_no_more_states_of_files_are_held_than_said(files, monkeypatch):
     assert len(dataset._source._states) == 1
 
 
+@pytest.mark.parametrize("kept_bytes", [0, None])
+def test_a_file_that_does_not_answer_holds_up_no_other(files, monkeypatch, kept_bytes):
+    dataset = H5Dataset(files, ["epoch"], kept_bytes=kept_bytes)
+    open_reader, waits, answers = Scope.open, threading.Event(), threading.Event()
+
+    def slow(scope, path, expect=None):
+        if path == files[0]:
+            waits.set()
+            assert answers.wait(60)
+        return open_reader(scope, path, expect)
+
+    monkeypatch.setattr(Scope, "open", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(dataset.read, np.arange(20))
+        assert waits.wait(60)
+        second = pool.submit(dataset.read, np.arange(20, 35))
+        try:
+            assert second.result(timeout=10)["epoch"].tolist() == [*range(20, 30), *range(5)]
+        finally:
+            answers.set()
+        assert first.result()["epoch"].tolist() == [*range(20)]
+
+
+def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
+    dataset = H5Dataset(files, ["epoch"], kept_bytes=0)
+    open_reader, both = Scope.open, threading.Barrier(2)
+
+    def together(scope, path, expect=None):
+        both.wait(60)
+        return open_reader(scope, path, expect)
+
+    monkeypatch.setattr(Scope, "open", together)
+    with ThreadPoolExecutor(2) as pool:
+        reads = [pool.submit(dataset.read, np.arange(20)) for _ in range(2)]
+        assert [each.result()["epoch"].tolist() for each in reads] == [[*range(20)]] * 2
+    assert len(dataset._source._readers) == 1
+
+
 def test_read_alone_holds_for_one_thread(selections):
     held, rows, out = np.arange(12.0).reshape(4, 3), np.array([3, 0]), np.empty((2, 3))
     thread = threading.Thread(target=lambda: (read_alone(), take_rows(held, rows, out)))
@@ -131,35 +171,38 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True, timeout=100)
 
 
-@given(
-    size=st.integers(1, 6),
-    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12),
-    noted=st.booleans(),
-)
-def test_the_cache_keeps_what_was_used_last(size, batches, noted):
-    cache, model, hits = SampleCache(size), OrderedDict(), 0
+class Numbers:
+    """A source whose row i is i, and what was read of it."""
+
+    def __init__(self):
+        self.keeps_all, self.read = False, []
+
+    def read_into(self, out, ranks, places):
+        out["x"][places] = ranks
+        self.read.append(ranks.tolist())
+
+
+@given(size=st.integers(1, 6), batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12))
+def test_the_cache_keeps_what_was_used_last(size, batches):
+    source, model, reads = Numbers(), OrderedDict(), []
+    cache = SampleCache(source, size)
     for batch in batches:
-        indices = np.array(batch)
-        hits += sum(index in model for index in batch)
-        if noted:
-            cache.note(indices)
-        else:
-            out = {"x": np.full(len(batch), -1)}
-            missing = cache.fetch(indices, out)
-            assert missing.tolist() == [place for place, index in enumerate(batch) if index not in model]
-            out["x"][missing] = indices[missing]
-            cache.add(indices, out, missing)
-            assert out["x"].tolist() == batch
-            for index in batch:
-                if index in model:
-                    model.move_to_end(index)
-        for index in batch if noted else indices[missing].tolist()[-size:]:
+        out = {"x": np.full(len(batch), -1)}
+        cache.read_into(out, np.array(batch))
+        assert out["x"].tolist() == batch
+        missing = [index for index in batch if index not in model]
+        reads += [missing] if missing else []
+        for index in batch:
+            if index in model:
+                model.move_to_end(index)
+        for index in missing[-size:]:
             model.pop(index, None)
             model[index] = True
             if len(model) > size:
                 model.popitem(last=False)
-        assert [index for index in range(10) if index in cache] == sorted(model)
-        assert (cache.hits, len(cache)) == (hits, len(model))
+        assert list(cache._slots) == list(model)
+    assert source.read == reads
+    assert (cache.asked, cache.asked - cache.hits) == (sum(map(len, batches)), sum(map(len, reads)))
 
 
 def test_a_warm_cache_gives_what_was_read(files):
