@@ -13,111 +13,85 @@ import numpy as np
 
 from ray_h5.options import as_integer
 from ray_h5.torch_data.kept import take_rows
-from ray_h5.torch_data.rows import RowSource
 
 
 class SampleCache:
-    """Reads samples, and keeps a bounded number of them, least recently used first out.
+    """A bounded cache of samples, least recently used first out.
 
     The samples lie in one array a column, so that a batch of them is gathered by one call a column.
-    They are copied on their way in: a view would keep the whole batch that it was read with. Where
-    the source keeps all rows anyway, there is no second copy: what is counted then are those.
-
-    In another process, after a fork or by pickling, the cache starts empty; each worker fills its own.
+    They are copied on their way in: a view would keep the whole batch that it was read with. In
+    another process, after a fork or by pickling, the cache starts empty; each worker fills its own.
 
     Parameters
     ----------
-    source : RowSource
-        What reads samples that are not here.
     max_samples : int
-        Most samples kept here; 0 keeps none.
+        Most samples kept; 0 keeps none.
 
     Attributes
     ----------
     asked : int
-        Samples that were asked for since the cache was made or cleared.
-    hits : int
-        Samples of these that were in memory.
+        Samples that were asked for since the cache was made or cleared, whether it is on or not.
+    hits, misses : int
+        Samples of these that were found here, and that were not.
     """
 
-    def __init__(self, source: RowSource, max_samples: int) -> None:
-        self.source = source
+    def __init__(self, max_samples: int) -> None:
         self.max_samples = max_samples
         self._begin()
 
     @classmethod
-    def bounded(cls, source: RowSource, cache_size: int, cache_bytes: int | None) -> SampleCache:
+    def bounded(cls, cache_size: int, cache_bytes: int | None, sample_bytes: int) -> SampleCache:
         """Return a cache of as many samples as both bounds allow.
 
         Raises
         ------
         OptionError
-            If a bound is not an integer of 0 or more.
+            If a bound is none.
         """
         most = as_integer("cache_size", cache_size, 0)
         if cache_bytes is not None:
-            most = min(most, as_integer("cache_bytes", cache_bytes, 0) // max(source.plan.row_bytes, 1))
-        return cls(source, most)
+            most = min(most, as_integer("cache_bytes", cache_bytes, 0) // max(sample_bytes, 1))
+        return cls(most)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._slots: OrderedDict[int, int] = OrderedDict()
         self._columns: dict[str, np.ndarray] = {}
         self._pid = os.getpid()
-        self.asked = self.hits = 0
+        self.asked = self.hits = self.misses = 0
 
     @property
-    def capacity(self) -> int:
-        """Samples that can be in memory at once."""
-        return self.source.num_rows if self.source.keeps_all else self.max_samples
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the samples here, and of all that the source keeps."""
-        self._own()
-        return len(self._slots) * self.source.plan.row_bytes + self.source.nbytes
+    def is_on(self) -> bool:
+        """Whether anything can be kept."""
+        return self.max_samples > 0
 
     @property
     def hit_rate(self) -> float:
-        """Share of the samples asked for so far that were in memory; 0 before the first."""
-        return self.hits / max(1, self.asked)
+        """Share of the look-ups so far that found their sample; 0 before the first."""
+        return self.hits / max(1, self.hits + self.misses)
 
-    def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
-        """Fill arrays with samples, each from memory if it is there.
+    def ask(self, count: int) -> None:
+        """Count samples that are asked for."""
+        self._own()
+        with self._lock:
+            self.asked += count
+
+    def fetch(self, indices: np.ndarray, out: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Copy the samples that are here to their places in `out`; return the places of the others.
 
         Parameters
         ----------
-        out : mapping of str to numpy.ndarray
-            The batch, an array for each column of the samples.
         indices : numpy.ndarray
             int64: the samples wanted.
+        out : mapping of str to numpy.ndarray
+            The batch, an array for each column of the samples.
         """
         self._own()
-        if self.source.keeps_all or not self.max_samples:
-            self._count(len(indices), self.source.count_kept(indices))
-            self.source.read_into(out, indices)
-            return
-        missing = self._fetch(indices, out)
-        if len(missing):
-            self.source.read_into(out, indices[missing], missing)
-            self._add(indices, out, missing)
-
-    def clear(self) -> None:
-        """Forget all samples, and what was counted."""
-        self._begin()
-
-    def _count(self, asked: int, hits: int) -> None:
-        with self._lock:
-            self.asked += asked
-            self.hits += hits
-
-    def _fetch(self, indices: np.ndarray, out: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Copy the samples that are here to their places in `out`; return the places of the others."""
         with self._lock:
             slots = np.array([*map(self._slots.get, indices.tolist(), repeat(-1))], np.int64)
             here, missing = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-            self.asked += len(indices)
             self.hits += len(here)
+            self.misses += len(missing)
             deque(map(self._slots.move_to_end, indices[here].tolist()), maxlen=0)
             for name, array in out.items() if len(here) else ():
                 if len(missing):
@@ -126,15 +100,33 @@ class SampleCache:
                     take_rows(self._columns[name], slots, array)
         return missing
 
-    def _add(self, indices: np.ndarray, out: Mapping[str, np.ndarray], places: np.ndarray) -> None:
+    def add(self, indices: np.ndarray, out: Mapping[str, np.ndarray], places: np.ndarray) -> None:
         """Keep ``indices[places]``, whose values lie at `places` of `out`."""
+        self._own()
+        if not self.is_on or not len(places):
+            return
         with self._lock:
             if not self._columns:
                 self._make_room(out)
             places = places[max(0, len(places) - self.max_samples) :]
             slots = [self._slot_for(index) for index in indices[places].tolist()]
-            for name, array in out.items():
+            for name, array in out.items() if slots else ():
                 self._columns[name][slots] = array[places]
+
+    def note(self, indices: np.ndarray) -> None:
+        """Count and order samples as `fetch` and `add` do, where something else has their values in memory."""
+        self._own()
+        with self._lock:
+            wanted = indices.tolist()
+            hits = sum(map(self._slots.__contains__, wanted))
+            self.hits += hits
+            self.misses += len(wanted) - hits
+            for index in wanted:
+                self._slot_for(index)
+
+    def clear(self) -> None:
+        """Forget all samples, and what was counted."""
+        self._begin()
 
     def _make_room(self, like: Mapping[str, np.ndarray]) -> None:
         # A page of memory is taken when it is first written to: an unused slot costs nothing.
@@ -161,10 +153,12 @@ class SampleCache:
             self._begin()
 
     def __len__(self) -> int:
-        """Return how many samples are in memory."""
         self._own()
-        everything = np.arange(self.source.num_rows if self.source.keeps_all else 0)
-        return len(self._slots) + self.source.count_kept(everything)
+        return len(self._slots)
+
+    def __contains__(self, index: int) -> bool:
+        self._own()
+        return index in self._slots
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SampleCache, (self.source, self.max_samples)
+        return SampleCache, (self.max_samples,)

@@ -135,20 +135,18 @@ class CombinedHDF5Dataset(H5Dataset):
         Returns
         -------
         dict
-            ``total_samples``; ``cache_size``: samples in memory now; ``cache_capacity``: how many can be;
-            ``cache_bytes``: what they and other rows that stay take; ``cache_hits``, ``cache_misses``,
-            ``cache_hit_rate``: samples that were in memory when they were asked for, or were not;
-            ``access_count``: samples asked for; ``dtype``; ``num_files``; ``fields``. Where all
-            rows stay in memory (see `kept_bytes`), `cache_size` bounds nothing. Loader workers count
-            for themselves.
+            ``total_samples``; ``cache_size``, ``cache_bytes``: what is in the cache now;
+            ``cache_capacity``; ``cache_hits``, ``cache_misses``, ``cache_hit_rate``;
+            ``access_count``: samples asked for; ``dtype``; ``num_files``; ``fields``. Loader workers
+            count for themselves.
         """
         return {
             "total_samples": len(self),
             "cache_size": len(self._cache),
-            "cache_capacity": self._cache.capacity,
-            "cache_bytes": self._cache.nbytes,
+            "cache_capacity": self._cache.max_samples,
+            "cache_bytes": len(self._cache) * self.row_bytes,
             "cache_hits": self._cache.hits,
-            "cache_misses": self._cache.asked - self._cache.hits,
+            "cache_misses": self._cache.misses,
             "cache_hit_rate": self._cache.hit_rate,
             "access_count": self.access_count,
             "dtype": self.dtype,

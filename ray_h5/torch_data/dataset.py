@@ -143,7 +143,7 @@ class H5Dataset(BatchedDataset):
         self._specs = [cast(delivered[name]) for name in self._index.columns]
         plan = make_plan(self._index, self._specs, self._select(predicate))
         self._source = RowSource(plan, kept_bytes)
-        self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes)
+        self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
 
     @property
     def columns(self) -> list[str]:
@@ -195,8 +195,18 @@ class H5Dataset(BatchedDataset):
         """
         if self._closed:
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
+        self._cache.ask(len(indices))
         arrays = self._source.new_batch(len(indices)) if out is None else out
-        self._cache.read_into(arrays, indices)
+        if not self._cache.is_on or self._source.keeps_all:
+            # Rows that stay in memory anyway are not copied into the cache too.
+            self._source.read_into(arrays, indices)
+            if self._cache.is_on:
+                self._cache.note(indices)
+            return arrays
+        missing = self._cache.fetch(indices, arrays)
+        if len(missing):
+            self._source.read_into(arrays, indices[missing], missing)
+            self._cache.add(indices, arrays, missing)
         return arrays
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:

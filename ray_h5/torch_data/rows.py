@@ -69,20 +69,6 @@ class RowSource:
         small, large = self._kept()
         return len(small.columns) + len(large.columns) == len(self.plan.columns)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows in memory."""
-        each = {column.name: column.row_bytes for column in self.plan.columns}
-        return sum(int(group.there.sum()) * sum(map(each.__getitem__, group.columns)) for group in self._kept())
-
-    def count_kept(self, ranks: np.ndarray) -> int:
-        """Return how many of some rows are in memory; none where not every column stays there."""
-        if not self.keeps_all:
-            return 0
-        row_ids = self.plan.row_ids(ranks)
-        there = [group.there[row_ids] for group in self._kept() if group.columns]
-        return int(np.count_nonzero(np.logical_and.reduce(there)))
-
     def new_batch(self, count: int) -> dict[str, np.ndarray]:
         """Return an array for `count` rows of each column."""
         return new_arrays({each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns})

@@ -171,38 +171,35 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True, timeout=100)
 
 
-class Numbers:
-    """A source whose row i is i, and what was read of it."""
-
-    def __init__(self):
-        self.keeps_all, self.read = False, []
-
-    def read_into(self, out, ranks, places):
-        out["x"][places] = ranks
-        self.read.append(ranks.tolist())
-
-
-@given(size=st.integers(1, 6), batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12))
-def test_the_cache_keeps_what_was_used_last(size, batches):
-    source, model, reads = Numbers(), OrderedDict(), []
-    cache = SampleCache(source, size)
+@given(
+    size=st.integers(1, 6),
+    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12),
+    noted=st.booleans(),
+)
+def test_the_cache_keeps_what_was_used_last(size, batches, noted):
+    cache, model, hits = SampleCache(size), OrderedDict(), 0
     for batch in batches:
-        out = {"x": np.full(len(batch), -1)}
-        cache.read_into(out, np.array(batch))
-        assert out["x"].tolist() == batch
-        missing = [index for index in batch if index not in model]
-        reads += [missing] if missing else []
-        for index in batch:
-            if index in model:
-                model.move_to_end(index)
-        for index in missing[-size:]:
+        indices = np.array(batch)
+        hits += sum(index in model for index in batch)
+        if noted:
+            cache.note(indices)
+        else:
+            out = {"x": np.full(len(batch), -1)}
+            missing = cache.fetch(indices, out)
+            assert missing.tolist() == [place for place, index in enumerate(batch) if index not in model]
+            out["x"][missing] = indices[missing]
+            cache.add(indices, out, missing)
+            assert out["x"].tolist() == batch
+            for index in batch:
+                if index in model:
+                    model.move_to_end(index)
+        for index in batch if noted else indices[missing].tolist()[-size:]:
             model.pop(index, None)
             model[index] = True
             if len(model) > size:
                 model.popitem(last=False)
-        assert list(cache._slots) == list(model)
-    assert source.read == reads
-    assert (cache.asked, cache.asked - cache.hits) == (sum(map(len, batches)), sum(map(len, reads)))
+        assert [index for index in range(10) if index in cache] == sorted(model)
+        assert (cache.hits, len(cache)) == (hits, len(model))
 
 
 def test_a_warm_cache_gives_what_was_read(files):
