@@ -46,7 +46,7 @@ class SampleCache:
         Raises
         ------
         OptionError
-            If a bound is none.
+            If a bound is not an integer of 0 or more.
         """
         most = as_integer("cache_size", cache_size, 0)
         if cache_bytes is not None:
