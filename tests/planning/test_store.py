@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ray_h5 import writing
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning import encoding, store
@@ -283,10 +284,11 @@ def test_what_others_kept_stays(kept, files, opened):
 def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
     folder, expected = kept
     planned(files, folder)
-    read = []
-    monkeypatch.setattr(store, "open", lambda *named: read.append(named), raising=False)
+    used = []
+    for module in (store, writing):
+        monkeypatch.setattr(module, "open", lambda *named: used.append(named), raising=False)
     assert known_and(files, folder) == expected["selection"]
-    assert read == []
+    assert used == []
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
@@ -527,10 +529,7 @@ def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
             self.file.write(bytes(data)[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        def read(self):
-            return self.file.read()
-
-    monkeypatch.setattr(store, "open", Full, raising=False)
+    monkeypatch.setattr(writing, "open", Full, raising=False)
     with pytest.raises(OptionError, match=rf"index_dir='{folder}': .*cannot be written there: No space left"):
         planned(files, folder)
     assert {path.name: path.read_bytes() for path in index_files(folder)} == before
