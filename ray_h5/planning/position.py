@@ -197,6 +197,13 @@ def _hash(plan: ReadPlan) -> str:
     return found.hexdigest()
 
 
+def position_of(plan: ReadPlan, stretch: Stretch, rows: int = 0) -> Position:
+    """Return where an epoch is after `rows` rows a rank; `resume` goes on from there."""
+    return Position(
+        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan_hash(plan), stretch.done, plan.tail
+    )
+
+
 def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
     """Return what is left of the epoch that a run was in.
 

@@ -14,8 +14,8 @@ from ray.data import DataContext
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.options import as_integer
-from ray_h5.planning.plan import ReadPlan, Tail
-from ray_h5.planning.position import Position, Stretch, plan_hash, resume
+from ray_h5.planning.plan import ReadPlan
+from ray_h5.planning.position import Position, Stretch, position_of, resume
 from ray_h5.ray_data.internals import running_dataset
 
 logger = logging.getLogger(__name__)
@@ -56,31 +56,21 @@ class Running:
 
     Attributes
     ----------
-    stretch : Stretch
-        The epoch, and what was done of it before.
-    seed, block_rows, plan_hash, tail
-        As in `Position`.
+    start : Position
+        Where it begins.
     in_order : bool
         Whether Ray keeps the order of blocks, without which there is no position.
     rows_are_kept : bool
         Whether what workers get are the rows that are read, and not more or less of them.
     """
 
-    stretch: Stretch
-    seed: int
-    block_rows: int
-    plan_hash: str
-    tail: Tail | None
+    start: Position
     in_order: bool
-    rows_are_kept: bool = True
+    rows_are_kept: bool
 
     def position(self, rows: int) -> Position:
         """Return the position after `rows` rows a rank."""
-        stretch = self.stretch
-        if not self.rows_are_kept:
-            rows = 0
-        at = self.seed, stretch.epoch, rows, stretch.world_size, self.block_rows, self.plan_hash
-        return Position(*at, stretch.done, self.tail)
+        return replace(self.start, rows=rows) if self.rows_are_kept else self.start
 
 
 @dataclass(slots=True)
@@ -272,8 +262,7 @@ class Epochs:
         logger.info("dataset %s: epoch %d, %d rows", self.name or dataset, stretch.epoch, stretch.cut(plan).num_rows)
         if self._board is not None:
             in_order = context.execution_options.preserve_order
-            planned = plan.seed, plan.block_rows, plan_hash(plan), plan.tail
-            self._tell(Running(stretch, *planned, in_order, self.rows_are_kept))
+            self._tell(Running(position_of(plan, stretch), in_order, self.rows_are_kept))
         return stretch
 
     def _setting(self) -> Setting | None:

@@ -19,7 +19,7 @@ from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
 from ray_h5.planning.plan import ReadPlan, Tail
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.position import Position, Stretch, plan_hash, read_block, resume
+from ray_h5.planning.position import Position, Stretch, plan_hash, position_of, read_block, resume
 from ray_h5.planning.progress import Cut, Done
 from ray_h5.planning.shuffle import Shuffle
 
@@ -45,10 +45,7 @@ def consume(plan, stretch, rows):
     """What ranks have had, once each has done `rows` rows (or all there are); and the position then."""
     shares = by_rank(plan, stretch)
     rows = min(rows, len(shares[0]))
-    position = Position(
-        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan_hash(plan), stretch.done
-    )
-    return [row for share in shares for row in share[:rows]], position
+    return [row for share in shares for row in share[:rows]], position_of(plan, stretch, rows)
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
@@ -189,18 +186,8 @@ def run_some(plan, stretch, rows):
     """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
     shares = positions_by_rank(plan, stretch)
     rows = min(rows, *map(len, shares))
-    position = Position(
-        plan.seed,
-        stretch.epoch,
-        rows,
-        stretch.world_size,
-        plan.block_rows,
-        plan_hash(plan),
-        stretch.done,
-        plan.tail,
-    )
     had = np.concatenate([share[:rows] for share in shares])
-    return had, Position.from_dict(json.loads(json.dumps(position.to_dict())))
+    return had, Position.from_dict(json.loads(json.dumps(position_of(plan, stretch, rows).to_dict())))
 
 
 @given(st.integers(1, 120), tailed_runs)
