@@ -1,4 +1,14 @@
-"""Which epoch an iteration is: set by name from anywhere in a job, or counted."""
+"""Which epoch an iteration is: set by name from anywhere in a job, or counted.
+
+Ray asks a datasource for its tasks each time that it executes, and tells it neither the dataset nor the epoch.
+`running_dataset` finds the dataset, and how often it was executed: where nothing was set, that is the epoch. Who sets
+one and who executes are different processes, so a `Setting` lies on the `Board`, which tells the turns of a name
+apart, and by a token the datasets that had it. From the run at which a dataset first sees a setting it counts on;
+copies of a dataset count their runs each by itself, so they note that run (`Epochs._obeyed`) and not the board. A
+position is used up by the first of all of them, which the board decides. What then begins is told to the board, for
+who asks where the epoch is. A dataset that a process reads the whole of has all this in the process (`_OWN`), for
+others may be elsewhere in it; but its turn, and whether its position is used up, is the board's to say.
+"""
 
 from __future__ import annotations
 
