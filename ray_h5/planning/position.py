@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,8 +11,6 @@ import numpy as np
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.plan import BlockRows, ReadPlan, Tail, read_rows
 from ray_h5.planning.progress import Cut, Done, Run, check_count
-
-_HASH = "hash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,33 +171,10 @@ def read_block(plan: ReadPlan, stretch: Stretch, block: int, limit: int | None =
     return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch)
 
 
-def plan_hash(plan: ReadPlan) -> str:
-    """Return a hash of what decides which row stands where: files, selection and shuffle.
-
-    Files count by their names and rows, not by where they are mounted.
-    """
-    if _HASH not in plan.found:
-        plan.found[_HASH] = _hash(plan)
-    return plan.found[_HASH]
-
-
-def _hash(plan: ReadPlan) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    found.update(plan.files.starts.tobytes())
-    for path in plan.files.paths.to_pylist():
-        found.update(path.rsplit(b"/", 1)[-1] + b"\0")
-    found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).data)
-    found.update(repr(plan.order.shuffle).encode())
-    if plan.order.groups is not None:
-        # What is drawn as a whole is up to the chunks, and so to the columns asked for.
-        found.update(plan.order.groups.described())
-    return found.hexdigest()
-
-
 def position_of(plan: ReadPlan, stretch: Stretch, rows: int = 0) -> Position:
     """Return where an epoch is after `rows` rows a rank; `resume` goes on from there."""
     return Position(
-        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan_hash(plan), stretch.done, plan.tail
+        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan.hash, stretch.done, plan.tail
     )
 
 
@@ -212,7 +186,7 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
     PositionError
         If the position is of other files, another selection or another shuffle.
     """
-    if position.plan_hash != plan_hash(plan) or position.seed != plan.seed:
+    if position.plan_hash != plan.hash or position.seed != plan.seed:
         raise PositionError(
             f"the position {position} is of other files, another predicate or another shuffle than "
             f"{len(plan.files)} files, {plan.num_rows} selected rows, {plan.order.shuffle}. Read the data as the "

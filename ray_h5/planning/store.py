@@ -35,8 +35,8 @@ _HEADER = struct.Struct("<8sIQ16s")
 class Memory:
     """Facts by file and scope, those used last; safe to use from several threads."""
 
-    def __init__(self, most_files: int = _MAX_FILES, most_bytes: int = _MAX_VALUE_BYTES) -> None:
-        self.kept: Recent[FileFacts] = Recent(most_files, most_bytes, lambda facts: facts.value_bytes)
+    def __init__(self) -> None:
+        self.kept: Recent[FileFacts] = Recent(_MAX_FILES, _MAX_VALUE_BYTES, lambda facts: facts.value_bytes)
 
     def get(self, path: str, scope: Scope) -> FileFacts | None:
         """Return what is known of a file in its present state, if anything."""

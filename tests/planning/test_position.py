@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
-from ray_h5.planning import position as positions
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
 from ray_h5.planning.plan import ReadPlan, Tail
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.position import Position, Stretch, plan_hash, position_of, read_block, resume
+from ray_h5.planning.position import Position, Stretch, position_of, read_block, resume
 from ray_h5.planning.progress import Cut, Done
 from ray_h5.planning.shuffle import Shuffle
 
@@ -249,7 +248,7 @@ def test_the_hash_is_of_what_decides_the_order(tmp_path):
     first, moved, repacked = write("a", 8), write("b", 8), write("c", 16)
 
     def hash_of(path, window=16, **options):
-        return plan_hash(plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1])
+        return plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1].hash
 
     expected = hash_of(first)
     assert hash_of(moved) == expected
@@ -263,16 +262,14 @@ def test_the_hash_is_of_what_decides_the_order(tmp_path):
     assert chosen[0] == chosen[1] != chosen[2]
 
 
-def test_the_hash_is_found_once_and_goes_with_the_plan(five_files, monkeypatch):
+def test_the_hash_is_found_once_and_goes_with_the_plan(five_files):
     plan = plan_files(five_files, predicate=pc.field("label") == 1)[1]
-    expected = plan_hash(plan)
+    expected = plan.hash
     other = dataclasses.replace(plan, selection=plan.selection[1:])
-    assert plan_hash(other) != expected
+    assert other.hash != expected
     copy = pickle.loads(pickle.dumps(plan))
     selection = weakref.ref(plan.selection)
-    with monkeypatch.context() as context:
-        context.setattr(positions, "_hash", None)
-        assert plan_hash(plan) == plan_hash(copy) == expected
+    assert vars(plan)["hash"] == vars(copy)["hash"] == expected
     del plan
     gc.collect()
     assert selection() is None  # no cache keeps it
@@ -317,7 +314,7 @@ def test_what_is_no_tail_is_refused(arguments):
 def test_rows_that_are_done_are_not_read(five_files):
     """A file, all of whose rows are done, may be gone."""
     plan = plan_files(five_files, columns=["label"], block_rows=2)[1]
-    position = Position(0, 0, 4, 1, 2, plan_hash(plan))
+    position = Position(0, 0, 4, 1, 2, plan.hash)
     with open(five_files[0], "w"):
         pass
     stretch = resume(plan, position, 1)
