@@ -118,16 +118,16 @@ class Stretch:
 
     def cut(self, plan: ReadPlan) -> Cut:
         """Return how what is left is cut into blocks."""
-        return Cut(self.runs(plan)[-1].stops, plan.block_rows, self.world_size)
+        return Cut(self.runs(plan)[-1].num_positions, plan.block_rows, self.world_size)
 
     def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
         """Return the positions of a block in the epoch; at most the first `limit`."""
         start, stop = self.cut(plan).bounds(block)
         left = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
         *runs, own = self.runs(plan)
-        times, left = own.row(left)
+        times, left = own.rows_at(left)
         for done, run in zip(reversed(self.done), reversed(runs), strict=True):
-            again, left = run.row(done.positions(left, run.stops))
+            again, left = run.rows_at(done.positions(left, run.num_positions))
             times += again
         # What is repeated stands behind all rows of the epoch.
         return left + times * plan.num_rows
@@ -193,6 +193,6 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
             "run before did, or start the epoch anew without a position."
         )
     stretch = Stretch(position.epoch, position.done, world_size)
-    if min(run.stops for run in stretch.runs(plan)) < 0:
+    if min(run.num_positions for run in stretch.runs(plan)) < 0:
         raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} there are")
     return stretch

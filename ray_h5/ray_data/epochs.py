@@ -174,9 +174,9 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
     Raises
     ------
     OptionError
-        If no dataset has that name, or the epoch or the world size is none.
+        If no dataset has that name, the epoch is no integer of 0 or more, or the world size no integer of 1 or more.
     PositionError
-        If the position is none, or of another epoch.
+        If the position is no `Position`, or of another epoch.
     """
     _OWN.pop(name, None)
     _set(name, epoch, position, world_size)
