@@ -7,14 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from ray_h5 import bench as benches
 from ray_h5.errors import RayH5Error
-from ray_h5.inspect import add_inspect
-
-if TYPE_CHECKING:
-    from ray_h5.planning.index import RowIndex
+from ray_h5.inspect import add_inspect, add_paths
 
 _INTERRUPTED = 130
 """What a shell shows for a program that Ctrl-C ended."""
@@ -49,7 +46,7 @@ def _failed(message: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ray-h5", description="Train from HDF5 files with Ray.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_inspect(commands, shuffle_text)
+    add_inspect(commands)
     _add_index(commands)
     _add_bench(commands)
     return parser
@@ -57,19 +54,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_index(commands: Any) -> None:
     index = commands.add_parser("index", help="find out ahead what planning needs to know of files, and keep it")
-    index.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
+    add_paths(index)
     index.add_argument("--dir", required=True, help="where to keep it: the index_dir of read_h5")
-    index.add_argument(
-        "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
-    )
-    index.add_argument("--ignore-missing-paths", action="store_true", help="leave out paths that do not exist")
-    index.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns to look at (default: all)")
     index.add_argument(
         "--values", nargs="+", metavar="NAME", default=[], help="scalar columns that predicates will name"
-    )
-    index.add_argument(
-        "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )
     index.set_defaults(run=_index)
 
@@ -106,16 +95,6 @@ def _index(arguments: argparse.Namespace) -> int:
     print(f"{len(index.files)} files, {index.num_rows} rows, {len(index.columns)} columns{values}: {seconds:.1f} s")
     print(f'use it with read_h5(..., index_dir="{arguments.dir}")')
     return 0
-
-
-def shuffle_text(unit: str, index: RowIndex, _block_rows: int) -> str:
-    """Say what a shuffle by `unit` would come to."""
-    from ray_h5.planning.effect import shuffle_effect
-    from ray_h5.planning.plan import make_plan
-    from ray_h5.planning.shuffle import Shuffle, Unit
-
-    plan = make_plan(index, list(index.columns.values()), None, Shuffle(cast("Unit", unit)))
-    return str(shuffle_effect(plan, index.group_rows) or "there are no rows to shuffle")
 
 
 def _bench(arguments: argparse.Namespace) -> int:

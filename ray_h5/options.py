@@ -16,7 +16,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether `value` is a real number that a float can be, NaN and infinity among them; a bool is none."""
+    """Tell whether `value` is a real number that a float can be, NaN and infinity among them; a bool is not one."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -32,7 +32,7 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
     Raises
     ------
     OptionError
-        If it is none, or less than `least`; `instead` is what else there is to say.
+        If it is no integer, or less than `least`; `instead` is what else there is to say.
     """
     if not is_integer(value) or (least is not None and value < least):
         bound = "" if least is None else f" of {least} or more"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["bench_filter"]
 
 _BATCH_SIZE = 64
-_SHARES = (1.0, 0.1, 0.01)
+_SHARES = {"100%": 1.0, "10%": 0.1, "1%": 0.01}
 _CASES = {
     "signals": (("fhr_st", "target", "weight"), "guid"),
     "wide": (("vector", "label"), "subject"),
@@ -51,15 +51,17 @@ def bench_filter(options: BenchOptions) -> list[Result]:
 
 
 def _bench_workload(workload: Workload, columns: Sequence[str], key: str, turns: int) -> list[Result]:
-    criteria: dict[float, dict[str, Any]] = {share: {key: _some_values(workload, key, share)} for share in _SHARES}
+    criteria: dict[str, dict[str, Any]] = {
+        share: {key: _some_values(workload, key, number)} for share, number in _SHARES.items()
+    }
     if workload.name == "wide":
-        criteria[-0.01] = {_STREWN: ray_h5.between(0.0, 0.01)}  # the same share, but strewn
+        criteria["1% strewn"] = {_STREWN: ray_h5.between(0.0, 0.01)}
     results: list[Result] = []
-    medians: dict[float, float] = {}
-    read: dict[float, int] = {}
+    medians: dict[str, float] = {}
+    read: dict[str, int] = {}
     for share, chosen in criteria.items():
         rows, read[share] = _rows_and_bytes(workload, columns, chosen)
-        label = f"{workload.name} {abs(share):.0%}{'' if share > 0 else ' strewn'}"
+        label = f"{workload.name} {share}"
         contestants = {
             OURS: partial(_epoch, _ours(workload, columns, chosen), rows),
             "post_filter": partial(_epoch, _post_filter(workload, columns, chosen), rows),
@@ -67,9 +69,9 @@ def _bench_workload(workload: Workload, columns: Sequence[str], key: str, turns:
         contest = Contest("filter", f"{label} epoch", run_turns(contestants, turns))
         medians[share] = statistics.median(contest.seconds[OURS])
         results.append(contest.against("post_filter", amount=rows, unit="rows/s", goal=None))
-        goal = 0.05 * medians[1.0] + 0.3 if share == 0.01 else None
+        goal = 0.05 * medians["100%"] + 0.3 if share == "1%" else None
         results.append(contest.within(goal))
-        results.append(_counted(f"{label} bytes read", read[share], read[1.0]))
+        results.append(_counted(f"{label} bytes read", read[share], read["100%"]))
     return results
 
 

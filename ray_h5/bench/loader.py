@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -184,8 +185,6 @@ def _peak_ratio(path: str) -> float:
 
 
 def _as_share(result: Result) -> Result:
-    from dataclasses import replace
-
     return replace(result, unit="1")
 
 

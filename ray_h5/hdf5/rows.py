@@ -160,10 +160,10 @@ def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
     return []
 
 
-def few(names: Sequence[str]) -> str:
+def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
     """Return the first of some names, for a message of any number of them."""
-    shown = ", ".join(printable(name) for name in names[:_MAX_LISTED])
-    return f"{shown} and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else shown
+    shown = ", ".join(printable(name) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def printable(text: str) -> str:
@@ -171,9 +171,14 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
+def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
+    """Return what an error says of columns that are not among `names`."""
+    return f"no column {', '.join(map(repr, missing))}.{near_names(missing[0], names)}"
+
+
 def near_names(name: str, names: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to `name`."""
-    known = sorted(names)
+    known = sorted(map(str, names))  # a pandas frame may call a column by a number
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f" Did you mean {' or '.join(repr(each) for each in near)}?"

@@ -6,24 +6,28 @@ Importing this package is cheap; it looks at files only when it is told to.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
 
-    from ray_h5.planning.index import RowIndex
-
-__all__ = ["ShuffleText", "add_inspect", "run"]
-
-ShuffleText = Callable[[str, "RowIndex", int], str]
-"""``(unit, index, block_rows)`` -> what shuffling by `unit` would cost: the hook for ``--shuffle``."""
+__all__ = ["add_inspect", "add_paths", "run"]
 
 
-def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> None:
-    """Add the command to the parsers of ``ray-h5``; `shuffle_text` adds ``--shuffle`` to it."""
+def add_inspect(subparsers: Any) -> None:
+    """Add the command to the parsers of ``ray-h5``."""
     parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
+    add_paths(parser)
+    parser.add_argument(
+        "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
+    parser.add_argument("--shuffle", metavar="UNIT", help="what a shuffle would cost: auto, rows, chunks or files")
+    parser.set_defaults(run=run)
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which files are meant, and how they are opened."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
     parser.add_argument(
         "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
@@ -31,21 +35,12 @@ def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> Non
     parser.add_argument("--ignore-missing-paths", action="store_true", help="leave out paths that do not exist")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     parser.add_argument(
-        "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
-    )
-    parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )
-    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
-    if shuffle_text is not None:
-        parser.add_argument("--shuffle", metavar="UNIT", help="what a shuffle would cost: auto, rows, chunks or files")
-    parser.set_defaults(run=partial(run, shuffle_text=shuffle_text))
 
 
-def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Do ``ray-h5 inspect``; the status is 1 where `read_h5` would refuse the files."""
-    unit = getattr(arguments, "shuffle", None)
-    shuffle = partial(shuffle_text, unit) if shuffle_text is not None and unit is not None else None
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
     from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
@@ -53,6 +48,6 @@ def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) 
     paths = expand_paths(
         arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS, arguments.ignore_missing_paths
     )
-    report = inspect_files(paths, arguments.group, arguments.allow_external, shuffle, arguments.columns)
+    report = inspect_files(paths, arguments.group, arguments.allow_external, arguments.shuffle, arguments.columns)
     print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
     return 0 if report.ok else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,12 +10,14 @@ from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.advice import advice
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.notes import ColumnNotes
+from ray_h5.planning.effect import shuffle_effect
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike
-from ray_h5.planning.plan import choose_block_rows
+from ray_h5.planning.plan import choose_block_rows, make_plan
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.shuffle import as_shuffle
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def inspect_files(
     paths: Sequence[str],
     group: str = "/",
     allow_external: PathLike | Sequence[PathLike] = (),
-    shuffle: Callable[[RowIndex, int], str] | None = None,
+    shuffle: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Report:
     """Look at files: their headers, and how much each column takes. No row is read.
@@ -165,8 +167,8 @@ def inspect_files(
         The files.
     group, allow_external
         As for `read_h5`.
-    shuffle : callable, optional
-        ``(index, block_rows)`` -> what shuffling would cost.
+    shuffle : {"auto", "rows", "chunks", "files"}, optional
+        Say what shuffling by this unit would cost.
     columns : sequence of str, optional
         As for `read_h5`: what it delivers. Each file is shown whole all the same.
 
@@ -191,9 +193,8 @@ def inspect_files(
         index = build_index([file.path for file in files], columns, Lookup(scope))
     except RayH5Error as exc:
         return replace(report, problem=Trouble.of("read_h5", exc))
-    delivery = _delivery(index)
-    text = shuffle(index, delivery.block_rows) if shuffle else None
-    return replace(report, delivery=delivery, shuffle=text)
+    text = None if shuffle is None else _shuffled(index, shuffle)
+    return replace(report, delivery=_delivery(index), shuffle=text)
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -216,6 +217,11 @@ def _delivery(index: RowIndex) -> Delivery:
     block_rows = choose_block_rows(row_bytes, index.num_rows, None, None)
     columns = {name: str(spec) for name, spec in index.columns.items()}
     return Delivery(columns, index.num_rows, row_bytes, block_rows, -(-index.num_rows // block_rows))
+
+
+def _shuffled(index: RowIndex, unit: str) -> str:
+    plan = make_plan(index, list(index.columns.values()), shuffle=as_shuffle(unit))
+    return str(shuffle_effect(plan, index.group_rows) or "there are no rows to shuffle")
 
 
 def _dtype(layout: ColumnLayout) -> str:

@@ -98,9 +98,7 @@ def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
 
 
 def _members(column: ColumnReport) -> str:
-    members = [f"{name}={value}" for name, value in column.enum.items()]
-    more = f" and {len(members) - _MAX_MEMBERS} more" if len(members) > _MAX_MEMBERS else ""
-    return ", ".join(map(printable, members[:_MAX_MEMBERS])) + more
+    return few([f"{name}={value}" for name, value in column.enum.items()], _MAX_MEMBERS)
 
 
 def _reason(path: str, name: str, message: str) -> str:

@@ -35,50 +35,50 @@ def arrow_type(dtype: np.dtype) -> pa.DataType:
     return pa.from_numpy_dtype(dtype)
 
 
-def large_type(kind: pa.DataType) -> pa.DataType:
+def large_type(type_: pa.DataType) -> pa.DataType:
     """Return the type of the same values in a column that may hold more than 2 GiB of strings."""
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(large_type(field.type)) for field in kind])
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(large_type(kind.value_type), kind.list_size)
-    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(large_type(field.type)) for field in type_])
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(large_type(type_.value_type), type_.list_size)
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
 
 
-def to_arrow(array: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return `array` (its first axis are the rows) as an Arrow array of type `kind`.
+def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
+    """Return `array` (its first axis are the rows) as an Arrow array of type `type_`.
 
     Raises
     ------
     pyarrow.ArrowInvalid
         If bytes that are to be a string are not UTF-8.
     """
-    if pa.types.is_struct(kind):
-        parts = [to_arrow(array[field.name], field.type) for field in kind]
-        return pa.StructArray.from_arrays(parts, fields=list(kind))
-    if pa.types.is_fixed_size_list(kind):
+    if pa.types.is_struct(type_):
+        parts = [to_arrow(array[field.name], field.type) for field in type_]
+        return pa.StructArray.from_arrays(parts, fields=list(type_))
+    if pa.types.is_fixed_size_list(type_):
         whole = as_real(np.ascontiguousarray(array))
         return pa.FixedSizeListArray.from_arrays(
-            to_arrow(whole.reshape(-1, *whole.shape[2:]), kind.value_type), type=kind
+            to_arrow(whole.reshape(-1, *whole.shape[2:]), type_.value_type), type=type_
         )
-    if pa.types.is_large_list(kind):
-        return _lists(array, kind)
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(np.ascontiguousarray(array).tobytes())])
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pa.array(array, pa.binary() if pa.types.is_string(kind) else pa.large_binary()).cast(kind)
-    return pa.array(np.ascontiguousarray(array), kind)
+    if pa.types.is_large_list(type_):
+        return _lists(array, type_)
+    if pa.types.is_fixed_size_binary(type_):
+        return pa.Array.from_buffers(type_, len(array), [None, pa.py_buffer(np.ascontiguousarray(array).tobytes())])
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return pa.array(array, pa.binary() if pa.types.is_string(type_) else pa.large_binary()).cast(type_)
+    return pa.array(np.ascontiguousarray(array), type_)
 
 
-def _lists(array: np.ndarray, kind: pa.DataType) -> pa.Array:
+def _lists(array: np.ndarray, type_: pa.DataType) -> pa.Array:
     # Offsets of 64 bits: a block may hold more than 2**31 values.
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in array], dtype=np.int64)])
-    native = _numpy_type(kind.value_type)
+    native = _numpy_type(type_.value_type)
     flat = np.concatenate(list(array)).astype(native) if len(array) else np.empty(0, native)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, kind.value_type))
+    return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, type_.value_type))
 
 
-def _numpy_type(kind: pa.DataType) -> np.dtype:
+def _numpy_type(type_: pa.DataType) -> np.dtype:
     """Return the numpy type of plain values; a list of two parts is a complex number."""
-    if pa.types.is_fixed_size_list(kind):
-        return np.result_type(kind.value_type.to_pandas_dtype(), np.complex64)
-    return np.dtype(kind.to_pandas_dtype())
+    if pa.types.is_fixed_size_list(type_):
+        return np.result_type(type_.value_type.to_pandas_dtype(), np.complex64)
+    return np.dtype(type_.to_pandas_dtype())

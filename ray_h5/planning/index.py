@@ -16,6 +16,7 @@ from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchE
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import open_h5
+from ray_h5.hdf5.rows import few
 from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.derived import derived_spec
@@ -262,11 +263,10 @@ def _why_not_hdf5(path: str) -> str | None:
 def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:
     left_out = {name: why for each in facts for name, why in each.left_out}
     if left_out:
-        shown = ", ".join(f"{name} ({why})" for name, why in islice(left_out.items(), _MAX_LISTED))
-        more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+        shown = few([f"{name} ({why})" for name, why in left_out.items()], _MAX_LISTED)
         columns = left_out.keys() | {name for each in facts for name in each.listing or ()}
         logger.warning(
-            "left out %d of %d columns: %s%s; name columns=[...] to choose", len(left_out), len(columns), shown, more
+            "left out %d of %d columns: %s; name columns=[...] to choose", len(left_out), len(columns), shown
         )
 
 

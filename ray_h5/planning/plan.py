@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -59,7 +61,7 @@ class Tail:
         return (num_rows if self.rule == "drop" else num_rows + self.rows - 1) // self.rows * self.rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ReadPlan:
     """Which rows are read, in which order an epoch has them, and how it is cut into blocks.
 
@@ -79,8 +81,6 @@ class ReadPlan:
         Rows of a block; the last ones may have fewer.
     tail : Tail, optional
         What becomes of the last rows; None keeps them.
-    found : dict of str to str
-        What was found out of the plan, kept with it.
     """
 
     files: FileTable
@@ -90,7 +90,6 @@ class ReadPlan:
     order: Order
     block_rows: int
     tail: Tail | None = None
-    found: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -111,6 +110,23 @@ class ReadPlan:
     def seed(self) -> int:
         """The seed of the order; 0 where there is none."""
         return (self.order.shuffle and self.order.shuffle.seed) or 0
+
+    @cached_property
+    def hash(self) -> str:
+        """Tells what decides which row stands where: files, selection and shuffle.
+
+        Files count by their names and rows, not by where they are mounted.
+        """
+        found = hashlib.blake2b(digest_size=16)
+        found.update(self.files.starts.tobytes())
+        for path in self.files.paths.to_pylist():
+            found.update(path.rsplit(b"/", 1)[-1] + b"\0")
+        found.update(b"all" if self.selection is None else np.ascontiguousarray(self.selection).data)
+        found.update(repr(self.order.shuffle).encode())
+        if self.order.groups is not None:
+            # What is drawn as a whole is up to the chunks, and so to the columns asked for.
+            found.update(self.order.groups.described())
+        return found.hexdigest()
 
     def row_ids(self, ranks: np.ndarray) -> np.ndarray:
         """Return the row ids of some of the selected rows, given by their ranks in path order."""

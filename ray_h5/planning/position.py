@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,8 +11,6 @@ import numpy as np
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.plan import BlockRows, ReadPlan, Tail, read_rows
 from ray_h5.planning.progress import Cut, Done, Run, check_count
-
-_HASH = "hash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +118,16 @@ class Stretch:
 
     def cut(self, plan: ReadPlan) -> Cut:
         """Return how what is left is cut into blocks."""
-        return Cut(self.runs(plan)[-1].stops, plan.block_rows, self.world_size)
+        return Cut(self.runs(plan)[-1].num_positions, plan.block_rows, self.world_size)
 
     def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
         """Return the positions of a block in the epoch; at most the first `limit`."""
         start, stop = self.cut(plan).bounds(block)
         left = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
         *runs, own = self.runs(plan)
-        times, left = own.row(left)
+        times, left = own.rows_at(left)
         for done, run in zip(reversed(self.done), reversed(runs), strict=True):
-            again, left = run.row(done.positions(left, run.stops))
+            again, left = run.rows_at(done.positions(left, run.num_positions))
             times += again
         # What is repeated stands behind all rows of the epoch.
         return left + times * plan.num_rows
@@ -174,27 +171,11 @@ def read_block(plan: ReadPlan, stretch: Stretch, block: int, limit: int | None =
     return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch)
 
 
-def plan_hash(plan: ReadPlan) -> str:
-    """Return a hash of what decides which row stands where: files, selection and shuffle.
-
-    Files count by their names and rows, not by where they are mounted.
-    """
-    if _HASH not in plan.found:
-        plan.found[_HASH] = _hash(plan)
-    return plan.found[_HASH]
-
-
-def _hash(plan: ReadPlan) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    found.update(plan.files.starts.tobytes())
-    for path in plan.files.paths.to_pylist():
-        found.update(path.rsplit(b"/", 1)[-1] + b"\0")
-    found.update(b"all" if plan.selection is None else np.ascontiguousarray(plan.selection).data)
-    found.update(repr(plan.order.shuffle).encode())
-    if plan.order.groups is not None:
-        # What is drawn as a whole is up to the chunks, and so to the columns asked for.
-        found.update(plan.order.groups.described())
-    return found.hexdigest()
+def position_of(plan: ReadPlan, stretch: Stretch, rows: int = 0) -> Position:
+    """Return where an epoch is after `rows` rows a rank; `resume` goes on from there."""
+    return Position(
+        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan.hash, stretch.done, plan.tail
+    )
 
 
 def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
@@ -205,13 +186,13 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
     PositionError
         If the position is of other files, another selection or another shuffle.
     """
-    if position.plan_hash != plan_hash(plan) or position.seed != plan.seed:
+    if position.plan_hash != plan.hash or position.seed != plan.seed:
         raise PositionError(
             f"the position {position} is of other files, another predicate or another shuffle than "
             f"{len(plan.files)} files, {plan.num_rows} selected rows, {plan.order.shuffle}. Read the data as the "
             "run before did, or start the epoch anew without a position."
         )
     stretch = Stretch(position.epoch, position.done, world_size)
-    if min(run.stops for run in stretch.runs(plan)) < 0:
+    if min(run.num_positions for run in stretch.runs(plan)) < 0:
         raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} there are")
     return stretch

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from ray_h5.errors import PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import near_names
+from ray_h5.hdf5.rows import no_column
 from ray_h5.planning.criteria import read_for
 from ray_h5.planning.schema import ColumnSpec
 
@@ -46,7 +46,7 @@ def check_there(names: Iterable[str], columns: Collection[str]) -> None:
     """
     for name in (each for named in names for each in read_for(named)):
         if name not in columns:
-            raise UnknownColumnError(f"predicate: no column {name!r}.{near_names(name, columns)}")
+            raise UnknownColumnError(f"predicate: {no_column([name], columns)}")
 
 
 def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:

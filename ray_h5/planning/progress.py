@@ -67,14 +67,14 @@ class Run:
     ----------
     rows : int
         Rows that are not done.
-    stops : int
+    num_positions : int
         Positions that it has for them; less where the tail is dropped, more where it is padded.
     begins : bool
         Whether the positions are counted anew, and do not go on from those of the run before.
     """
 
     rows: int
-    stops: int
+    num_positions: int
     begins: bool = False
 
     @classmethod
@@ -82,7 +82,7 @@ class Run:
         """Return what there is for a run with this tail."""
         return cls(rows, rows if tail is None else tail.apply(rows), begins=True)
 
-    def row(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def rows_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return how many times the rows were gone through before each position, and which one it is."""
         if not self.begins:
             return np.zeros_like(positions), positions
@@ -117,20 +117,20 @@ class Done:
 
     def left(self, run: Run) -> Run:
         """Return what is left of a run for one with the same tail: its rows and its positions."""
-        not_done = run.stops - self.rows * self.world_size
-        if run.stops <= run.rows or not_done < 0:
-            return Run(not_done + run.rows - run.stops, not_done)
+        not_done = run.num_positions - self.rows * self.world_size
+        if run.num_positions <= run.rows or not_done < 0:
+            return Run(not_done + run.rows - run.num_positions, not_done)
         # What would have been repeated comes last, and is no row that is left.
-        last = self._within(np.arange(max(0, not_done - (run.stops - run.rows)), not_done), run.stops)
+        last = self._within(np.arange(max(0, not_done - (run.num_positions - run.rows)), not_done), run.num_positions)
         return Run(not_done - int((last >= run.rows).sum()), not_done)
 
-    def positions(self, left: np.ndarray, stops: int) -> np.ndarray:
+    def positions(self, left: np.ndarray, num_positions: int) -> np.ndarray:
         """Return which positions of a run those left are: ``left[i]`` counts what is not done.
 
-        What the run left out follows its `stops` positions.
+        What the run left out follows its `num_positions` positions.
         """
-        left_out = left - (stops - self.rows * self.world_size)
-        return np.where(left_out < 0, self._within(left, stops), stops + left_out)
+        left_out = left - (num_positions - self.rows * self.world_size)
+        return np.where(left_out < 0, self._within(left, num_positions), num_positions + left_out)
 
     def _within(self, left: np.ndarray, num_rows: int) -> np.ndarray:
         cut = Cut(num_rows, self.block_rows, self.world_size)

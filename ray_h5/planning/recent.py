@@ -22,6 +22,11 @@ class Recent(Generic[Value]):
         How many bytes they may hold together.
     nbytes : callable, optional
         Returns the bytes that a value holds. What it returned when the value came is what counts.
+
+    Attributes
+    ----------
+    total_bytes : int
+        Bytes that the values hold.
     """
 
     def __init__(
@@ -31,14 +36,6 @@ class Recent(Generic[Value]):
         self._nbytes = nbytes
         self._start()
         os.register_at_fork(after_in_child=self._after_fork)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes that the values hold."""
-        return self._total_bytes
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def get(self, key: Hashable) -> Value | None:
         """Return a value, if it is there."""
@@ -58,8 +55,8 @@ class Recent(Generic[Value]):
                 return value
             self._remove(key)
             self._kept[key] = value, self._nbytes(value)
-            self._total_bytes += self._kept[key][1]
-            while len(self._kept) > self.most or (self.most_bytes is not None and self._total_bytes > self.most_bytes):
+            self.total_bytes += self._kept[key][1]
+            while len(self._kept) > self.most or (self.most_bytes is not None and self.total_bytes > self.most_bytes):
                 self._remove(next(iter(self._kept)))
             return value
 
@@ -73,16 +70,16 @@ class Recent(Generic[Value]):
         """Forget all values."""
         with self._lock:
             self._kept.clear()
-            self._total_bytes = 0
+            self.total_bytes = 0
 
     def _remove(self, key: Hashable) -> None:
         if key in self._kept:
-            self._total_bytes -= self._kept.pop(key)[1]
+            self.total_bytes -= self._kept.pop(key)[1]
 
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
-        self._total_bytes = 0
+        self.total_bytes = 0
 
     def _after_fork(self) -> None:
         # A lock that another thread held at the fork would never be free in the child.

@@ -143,7 +143,7 @@ def cast_column(dtypes: Mapping[str, object], spec: ColumnSpec) -> ColumnSpec:
 
 
 def scalar_to_arrow(
-    array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str], kind: pa.DataType | None = None
+    array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str], type_: pa.DataType | None = None
 ) -> pa.Array:
     """Return the values of a scalar column as an Arrow array; ``where(i)`` names the place of value i.
 
@@ -155,7 +155,7 @@ def scalar_to_arrow(
         The column.
     where : callable
         Names the place of a value, for messages.
-    kind : pyarrow.DataType, optional
+    type_ : pyarrow.DataType, optional
         `ColumnSpec.value_type`, or `ColumnSpec.kept_type`.
 
     Raises
@@ -163,11 +163,11 @@ def scalar_to_arrow(
     UnsupportedColumnError
         If a string is not UTF-8.
     """
-    kind = spec.value_type if kind is None else kind
+    type_ = spec.value_type if type_ is None else type_
     if spec.as_bytes:
-        return pa.array(array, kind)
+        return pa.array(array, type_)
     try:
-        return to_arrow(array, kind)
+        return to_arrow(array, type_)
     except pa.ArrowInvalid:
         row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
         raise UnsupportedColumnError(

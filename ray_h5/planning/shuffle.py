@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -85,10 +84,8 @@ def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Sh
     raise OptionError(f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle")
 
 
-class RoundKeys(tuple[int, ...]):
-    """What `make_key` returns."""
-
-    __slots__ = ()
+RoundKeys: TypeAlias = tuple[int, ...]
+"""What `make_key` returns."""
 
 
 def make_key(*words: int) -> RoundKeys:
@@ -101,7 +98,7 @@ def make_key(*words: int) -> RoundKeys:
     if min(words) < 0:
         raise OptionError(f"a seed or an epoch is negative: {min(words)}; expected zero or more")
     entropy = [part for word in words for part in (-(-max(word.bit_length(), 1) // 32), word)]
-    return RoundKeys(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
+    return tuple(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -118,7 +115,7 @@ def mix(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def permute(positions: np.ndarray, n: int, key: int | Sequence[int]) -> np.ndarray:
+def permute(positions: np.ndarray, n: int, key: RoundKeys) -> np.ndarray:
     """Return where a permutation of ``range(n)`` puts `positions`, without making the permutation.
 
     Up to 65,536 it is a table: the order of keyed hashes. Beyond, a Feistel network of two halves
@@ -132,8 +129,8 @@ def permute(positions: np.ndarray, n: int, key: int | Sequence[int]) -> np.ndarr
         Integers in ``range(n)``, of any shape.
     n : int
         Length of the permutation, at most 2**62.
-    key : RoundKeys, or int, or sequence of int
-        From `make_key`, or what is to be given to it: such as (seed, epoch).
+    key : RoundKeys
+        From `make_key`.
 
     Returns
     -------
@@ -145,27 +142,21 @@ def permute(positions: np.ndarray, n: int, key: int | Sequence[int]) -> np.ndarr
     OptionError
         If a position is outside.
     """
-    positions, keys = _checked(positions, n), _as_key(key)
+    positions = _checked(positions, n)
     if n <= _TABLE_ROWS:
-        return _table(n, keys)[positions]
-    return _walk(positions, n, keys, backwards=False)
+        return _table(n, key)[positions]
+    return _walk(positions, n, key, backwards=False)
 
 
-def unpermute(values: np.ndarray, n: int, key: int | Sequence[int]) -> np.ndarray:
+def unpermute(values: np.ndarray, n: int, key: RoundKeys) -> np.ndarray:
     """Return the positions that `permute` maps to `values`."""
-    values, keys = _checked(values, n), _as_key(key)
+    values = _checked(values, n)
     if n <= _TABLE_ROWS:
-        table = _table(n, keys)
+        table = _table(n, key)
         positions = np.empty(n, np.int64)
         positions[table] = np.arange(n)
         return positions[values]
-    return _walk(values, n, keys, backwards=True)
-
-
-def _as_key(key: int | Sequence[int]) -> RoundKeys:
-    if isinstance(key, RoundKeys):
-        return key
-    return make_key(int(key)) if isinstance(key, (int, np.integer)) else make_key(*map(int, key))
+    return _walk(values, n, key, backwards=True)
 
 
 def _checked(positions: np.ndarray, n: int) -> np.ndarray:

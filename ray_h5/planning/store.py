@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
-import secrets
 import struct
 import tempfile
 from dataclasses import replace
@@ -19,6 +19,7 @@ from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.encoding import from_body, to_body
 from ray_h5.planning.facts import FileFacts, Scope
 from ray_h5.planning.recent import Recent
+from ray_h5.writing import written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ _HEADER = struct.Struct("<8sIQ16s")
 class Memory:
     """Facts by file and scope, those used last; safe to use from several threads."""
 
-    def __init__(self, most_files: int = _MAX_FILES, most_bytes: int = _MAX_VALUE_BYTES) -> None:
-        self.kept: Recent[FileFacts] = Recent(most_files, most_bytes, lambda facts: facts.value_bytes)
+    def __init__(self) -> None:
+        self.kept: Recent[FileFacts] = Recent(_MAX_FILES, _MAX_VALUE_BYTES, lambda facts: facts.value_bytes)
 
     def get(self, path: str, scope: Scope) -> FileFacts | None:
         """Return what is known of a file in its present state, if anything."""
@@ -140,26 +141,16 @@ def save(facts: FileFacts, scope: Scope, index_dir: str) -> None:
     """
     body = to_body(facts, _named(facts.path, scope))
     where = index_path(facts.path, scope, index_dir)
-    temporary = f"{where}.{secrets.token_hex(4)}.tmp"  # of the usual mode: others may share the folder
+    with contextlib.suppress(OSError):
+        Path(where).rmdir()  # if it is a folder, and there is nothing in it
     try:
-        with open(temporary, "xb") as file:
+        with written_whole(where) as file:
             file.write(_HEADER.pack(_MAGIC, _VERSION, len(body), _checksum(body)))
             file.write(body)
-        _replace(temporary, where)
     except OSError as exc:
         raise OptionError(
             f"index_dir={index_dir!r}: {os.path.basename(where)} cannot be written there: {exc.strerror}"
         ) from exc
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _replace(temporary: str, where: str) -> None:
-    try:
-        Path(temporary).replace(where)
-    except IsADirectoryError:
-        Path(where).rmdir()  # if there is nothing in it
-        Path(temporary).replace(where)
 
 
 def load(path: str, scope: Scope, index_dir: str) -> FileFacts | None:

@@ -12,6 +12,7 @@ from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.hdf5.rows import no_column
 
 Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -58,17 +59,11 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
 def with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
     """Call with a column of the batch; an error begins with its name."""
     if name not in batch:
-        raise UnknownColumnError(missing_message([name], batch))
+        raise UnknownColumnError(no_column([name], batch))
     try:
         return call(batch[name])
     except RayH5Error as exc:
         raise type(exc)(f"column {name!r}: {exc}") from exc
-
-
-def missing_message(columns: Iterable[str], found: Iterable[str]) -> str:
-    """Return what an error says of columns that a batch or dataset lacks."""
-    names = ", ".join(map(repr, columns))
-    return f"no column {names}; expected it among those of the data, which are {', '.join(map(repr, found))}"
 
 
 def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:

@@ -12,7 +12,7 @@ import torch
 from ray.data.collate_fn import NumpyBatchCollateFn
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.rows import near_names
+from ray_h5.hdf5.rows import no_column
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
 """A dtype of torch, or what numpy takes for one, such as a name; ``"bfloat16"`` too."""
@@ -56,7 +56,7 @@ class TorchCollate(NumpyBatchCollateFn):
     def __call__(self, batch: Mapping[str, np.ndarray]) -> TorchBatch:
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - batch.keys():
-                raise UnknownColumnError(f"dtypes: no column {name!r}.{near_names(name, batch)}")
+                raise UnknownColumnError(f"dtypes: {no_column([name], batch)}")
         return {name: self._convert(name, values) for name, values in batch.items()}
 
     def _convert(self, name: str, values: np.ndarray) -> Any:

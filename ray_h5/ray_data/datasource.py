@@ -17,7 +17,7 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import as_names, near_names
+from ray_h5.hdf5.rows import as_names, no_column
 from ray_h5.planning.effect import describe
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import build_index
@@ -144,7 +144,7 @@ class H5Datasource(Datasource):
         if names is not None:
             for name in names:
                 if name not in self._names:
-                    raise UnknownColumnError(f"no column {name!r}.{near_names(name, self._names)}")
+                    raise UnknownColumnError(no_column([name], self._names))
             clone._names = tuple(names)
         return clone
 

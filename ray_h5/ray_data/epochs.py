@@ -1,4 +1,14 @@
-"""Which epoch an iteration is: set by name from anywhere in a job, or counted."""
+"""Which epoch an iteration is: set by name from anywhere in a job, or counted.
+
+Ray asks a datasource for its tasks each time that it executes, and tells it neither the dataset nor the epoch.
+`running_dataset` finds the dataset, and how often it was executed: where nothing was set, that is the epoch. Who sets
+one and who executes are different processes, so a `Setting` lies on the `Board`, which tells the turns of a name
+apart, and by a token the datasets that had it. From the run at which a dataset first sees a setting it counts on;
+copies of a dataset count their runs each by itself, so they note that run (`Epochs._obeyed`) and not the board. A
+position is used up by the first of all of them, which the board decides. What then begins is told to the board, for
+who asks where the epoch is. A dataset that a process reads the whole of has all this in the process (`_OWN`), for
+others may be elsewhere in it; but its turn, and whether its position is used up, is the board's to say.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +24,8 @@ from ray.data import DataContext
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.options import as_integer
-from ray_h5.planning.plan import ReadPlan, Tail
-from ray_h5.planning.position import Position, Stretch, plan_hash, resume
+from ray_h5.planning.plan import ReadPlan
+from ray_h5.planning.position import Position, Stretch, position_of, resume
 from ray_h5.ray_data.internals import running_dataset
 
 logger = logging.getLogger(__name__)
@@ -56,31 +66,21 @@ class Running:
 
     Attributes
     ----------
-    stretch : Stretch
-        The epoch, and what was done of it before.
-    seed, block_rows, plan_hash, tail
-        As in `Position`.
+    start : Position
+        Where it begins.
     in_order : bool
         Whether Ray keeps the order of blocks, without which there is no position.
     rows_are_kept : bool
         Whether what workers get are the rows that are read, and not more or less of them.
     """
 
-    stretch: Stretch
-    seed: int
-    block_rows: int
-    plan_hash: str
-    tail: Tail | None
+    start: Position
     in_order: bool
-    rows_are_kept: bool = True
+    rows_are_kept: bool
 
     def position(self, rows: int) -> Position:
         """Return the position after `rows` rows a rank."""
-        stretch = self.stretch
-        if not self.rows_are_kept:
-            rows = 0
-        at = self.seed, stretch.epoch, rows, stretch.world_size, self.block_rows, self.plan_hash
-        return Position(*at, stretch.done, self.tail)
+        return replace(self.start, rows=rows) if self.rows_are_kept else self.start
 
 
 @dataclass(slots=True)
@@ -174,9 +174,9 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
     Raises
     ------
     OptionError
-        If no dataset has that name, or the epoch or the world size is none.
+        If no dataset has that name, the epoch is no integer of 0 or more, or the world size no integer of 1 or more.
     PositionError
-        If the position is none, or of another epoch.
+        If the position is no `Position`, or of another epoch.
     """
     _OWN.pop(name, None)
     _set(name, epoch, position, world_size)
@@ -272,8 +272,7 @@ class Epochs:
         logger.info("dataset %s: epoch %d, %d rows", self.name or dataset, stretch.epoch, stretch.cut(plan).num_rows)
         if self._board is not None:
             in_order = context.execution_options.preserve_order
-            planned = plan.seed, plan.block_rows, plan_hash(plan), plan.tail
-            self._tell(Running(stretch, *planned, in_order, self.rows_are_kept))
+            self._tell(Running(position_of(plan, stretch), in_order, self.rows_are_kept))
         return stretch
 
     def _setting(self) -> Setting | None:

@@ -13,7 +13,8 @@ from ray.data.expressions import col
 
 from ray_h5 import errors
 from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
-from ray_h5.ray_data.batches import missing_message, with_column
+from ray_h5.hdf5.rows import no_column
+from ray_h5.ray_data.batches import with_column
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.ray_data.datasource import each_row_once
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
@@ -62,8 +63,9 @@ def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:
     if schema is None:
         # Not known without running something: the tasks find out, and read what they must.
         return ds
-    if any(name not in schema.names for name in columns):
-        raise UnknownColumnError(missing_message([name for name in columns if name not in schema.names], schema.names))
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise UnknownColumnError(no_column(missing, schema.names))
     return ds.select_columns(list(dict.fromkeys([*columns, *_origins(schema.names)])))
 
 

@@ -19,8 +19,9 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnknownColumnError,
 )
+from ray_h5.hdf5.rows import no_column
 from ray_h5.options import as_integer
-from ray_h5.ray_data.batches import changed, missing_message, names_of, with_column
+from ray_h5.ray_data.batches import changed, names_of, with_column
 from ray_h5.ray_data.fitting import fit_moments
 from ray_h5.transforms.files import read_scalers, save_scalers
 from ray_h5.transforms.moments import Axis, NanPolicy, check_axis, check_nan_policy
@@ -140,7 +141,7 @@ class Standardize(Preprocessor):
         """
         self._check_fitted()
         if not set(self.columns) & set(names_of(data)):
-            raise UnknownColumnError(missing_message(self.columns, names_of(data)))
+            raise UnknownColumnError(no_column(self.columns, names_of(data)))
         return changed(data, self.columns, partial(self._scaled, Scaler.inverse, batched=_is_batch(data)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -230,7 +231,7 @@ class Standardize(Preprocessor):
         names = list(found)
         missing = [name for name in self.columns if name not in names]
         if missing:
-            raise UnknownColumnError(missing_message(missing, names))
+            raise UnknownColumnError(no_column(missing, names))
 
     def _check_schema(self, ds: Dataset) -> None:
         """Find out here, where the schema is known, what is an error of Ray's when a task finds it out."""

@@ -121,7 +121,7 @@ class TrainBatches:
     def _found(self) -> Running | None:
         """Return what the epoch is like; None until it begins, or once another one has."""
         found = running(self._name) if self._has_begun else None
-        return found if found is not None and found.stretch.epoch == self._epoch else None
+        return found if found is not None and found.start.epoch == self._epoch else None
 
     @property
     def rows(self) -> int:

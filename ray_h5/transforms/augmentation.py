@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.hdf5.rows import no_column
 from ray_h5.options import is_number
 from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
 
@@ -57,9 +58,7 @@ class Augmentation(ABC):
         if not isinstance(batch, Mapping):
             raise self._no_batch(type(batch).__name__)
         if self.column not in batch:
-            raise UnknownColumnError(
-                f"{type(self).__name__}: the batch has no column {self.column!r}, only {', '.join(map(repr, batch))}"
-            )
+            raise UnknownColumnError(f"{type(self).__name__}: {no_column([self.column], batch)}")
         if ROW_KEY not in batch:
             raise MissingRowKeyError(
                 f"{type(self).__name__}({self.column!r}) needs the column {ROW_KEY!r}, which the batch does not have; "

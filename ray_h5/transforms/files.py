@@ -13,6 +13,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, NotFoundError, OptionError
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.standardize import Scaler
+from ray_h5.writing import written_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,15 +58,11 @@ def save_scalers(
         ],
     }
     arrays: dict[str, Any] = {str(number): each.moments.pack() for number, each in enumerate(scalers.values())}
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        with written_whole(path) as file:
             np.savez(file, header=np.array(json.dumps(header)), **arrays)
-        Path(temporary).replace(path)
     except FileNotFoundError as exc:
         raise NotFoundError(f"{os.fspath(path)}: there is no folder to write it to; make it first") from exc
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def load_scalers(path: str | os.PathLike[str]) -> dict[str, Scaler]:

@@ -205,7 +205,7 @@ def check_axis(axis: Axis | list[int]) -> Axis:
     Raises
     ------
     OptionError
-        If they are none, or cannot have the rows among them whatever the shape of a batch.
+        If they are no integers, or cannot have the rows among them whatever the shape of a batch.
     """
     if axis is None:
         return None

@@ -15,6 +15,7 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.rows import few
 from ray_h5.options import is_number
 from ray_h5.transforms.keyed import is_tensor
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
@@ -260,6 +261,5 @@ def _places(moments: Moments, mask: np.ndarray[Any, Any]) -> str:
     if not kept:
         return "every place"
     found = [tuple(int(place[axis]) for axis in kept) for place in np.argwhere(mask)]
-    shown = ", ".join(str(place[0] if len(place) == 1 else place) for place in found[:8])
-    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    return f"{len(found)} of {mask.size} places along axis {', '.join(str(axis + 1) for axis in kept)}: {shown}{more}"
+    shown = few([str(place[0] if len(place) == 1 else place) for place in found], 8)
+    return f"{len(found)} of {mask.size} places along axis {', '.join(str(axis + 1) for axis in kept)}: {shown}"

@@ -27,7 +27,6 @@ from ray_h5.planning.index import FileTable, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.plan import read_rows
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.position import plan_hash
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.store import MEMORY
@@ -311,7 +310,7 @@ def test_names_of_files_need_not_be_utf8(tmp_path, indexed):
         index, plan = plan_files([path], predicate=where(x=2), index_dir=str(tmp_path) if indexed else None)
         assert index.files.path(0) == index.files.all_paths()[0] == path
         assert read_rows(pickle.loads(pickle.dumps(plan)), plan.selection).arrays["x"].tolist() == [2]
-        assert plan_hash(plan) == plan_hash(plan_files([path], predicate=where(x=2))[1])
+        assert plan.hash == plan_files([path], predicate=where(x=2))[1].hash
 
 
 def test_what_is_no_set_of_files(tmp_path):

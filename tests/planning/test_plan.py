@@ -11,7 +11,7 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.planning import plan as planning
 from ray_h5.planning.index import build_index
 from ray_h5.planning.plan import Tail, by_file, choose_block_rows
-from ray_h5.planning.position import Position, Stretch, plan_hash, read_block, resume
+from ray_h5.planning.position import Position, Stretch, read_block, resume
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
@@ -82,7 +82,7 @@ def test_what_is_left_of_an_epoch_may_be_less_than_a_step(five_files):
     index = build_index(five_files, ["label"])
     plan = planning.make_plan(index, list(index.columns.values()), block_rows=4, tail=Tail("drop", 4))
     shorter = planning.make_plan(index, list(index.columns.values()), block_rows=5, tail=Tail("drop", 5))
-    position = Position(0, 0, 12, 1, 4, plan_hash(plan), tail=plan.tail)
+    position = Position(0, 0, 12, 1, 4, plan.hash, tail=plan.tail)
     for each in (plan, shorter):
         assert resume(each, position, 1).cut(each).num_rows == 0
 

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
-from ray_h5.planning import position as positions
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
 from ray_h5.planning.plan import ReadPlan, Tail
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.position import Position, Stretch, plan_hash, read_block, resume
+from ray_h5.planning.position import Position, Stretch, position_of, read_block, resume
 from ray_h5.planning.progress import Cut, Done
 from ray_h5.planning.shuffle import Shuffle
 
@@ -45,10 +44,7 @@ def consume(plan, stretch, rows):
     """What ranks have had, once each has done `rows` rows (or all there are); and the position then."""
     shares = by_rank(plan, stretch)
     rows = min(rows, len(shares[0]))
-    position = Position(
-        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan_hash(plan), stretch.done
-    )
-    return [row for share in shares for row in share[:rows]], position
+    return [row for share in shares for row in share[:rows]], position_of(plan, stretch, rows)
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
@@ -189,18 +185,8 @@ def run_some(plan, stretch, rows):
     """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
     shares = positions_by_rank(plan, stretch)
     rows = min(rows, *map(len, shares))
-    position = Position(
-        plan.seed,
-        stretch.epoch,
-        rows,
-        stretch.world_size,
-        plan.block_rows,
-        plan_hash(plan),
-        stretch.done,
-        plan.tail,
-    )
     had = np.concatenate([share[:rows] for share in shares])
-    return had, Position.from_dict(json.loads(json.dumps(position.to_dict())))
+    return had, Position.from_dict(json.loads(json.dumps(position_of(plan, stretch, rows).to_dict())))
 
 
 @given(st.integers(1, 120), tailed_runs)
@@ -262,7 +248,7 @@ def test_the_hash_is_of_what_decides_the_order(tmp_path):
     first, moved, repacked = write("a", 8), write("b", 8), write("c", 16)
 
     def hash_of(path, window=16, **options):
-        return plan_hash(plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1])
+        return plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1].hash
 
     expected = hash_of(first)
     assert hash_of(moved) == expected
@@ -276,16 +262,14 @@ def test_the_hash_is_of_what_decides_the_order(tmp_path):
     assert chosen[0] == chosen[1] != chosen[2]
 
 
-def test_the_hash_is_found_once_and_goes_with_the_plan(five_files, monkeypatch):
+def test_the_hash_is_found_once_and_goes_with_the_plan(five_files):
     plan = plan_files(five_files, predicate=pc.field("label") == 1)[1]
-    expected = plan_hash(plan)
+    expected = plan.hash
     other = dataclasses.replace(plan, selection=plan.selection[1:])
-    assert plan_hash(other) != expected
+    assert other.hash != expected
     copy = pickle.loads(pickle.dumps(plan))
     selection = weakref.ref(plan.selection)
-    with monkeypatch.context() as context:
-        context.setattr(positions, "_hash", None)
-        assert plan_hash(plan) == plan_hash(copy) == expected
+    assert vars(plan)["hash"] == vars(copy)["hash"] == expected
     del plan
     gc.collect()
     assert selection() is None  # no cache keeps it
@@ -330,7 +314,7 @@ def test_what_is_no_tail_is_refused(arguments):
 def test_rows_that_are_done_are_not_read(five_files):
     """A file, all of whose rows are done, may be gone."""
     plan = plan_files(five_files, columns=["label"], block_rows=2)[1]
-    position = Position(0, 0, 4, 1, 2, plan_hash(plan))
+    position = Position(0, 0, 4, 1, 2, plan.hash)
     with open(five_files[0], "w"):
         pass
     stretch = resume(plan, position, 1)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ray_h5 import writing
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning import encoding, store
@@ -283,10 +284,11 @@ def test_what_others_kept_stays(kept, files, opened):
 def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
     folder, expected = kept
     planned(files, folder)
-    read = []
-    monkeypatch.setattr(store, "open", lambda *named: read.append(named), raising=False)
+    used = []
+    for module in (store, writing):
+        monkeypatch.setattr(module, "open", lambda *named: used.append(named), raising=False)
     assert known_and(files, folder) == expected["selection"]
-    assert read == []
+    assert used == []
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
@@ -416,14 +418,14 @@ def test_memory_is_bounded(files, monkeypatch):
     monkeypatch.setattr(MEMORY.kept, "most", 3)
     for _ in range(3):
         assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
-        assert len(MEMORY.kept) <= 3
+        assert len(MEMORY.kept._kept) <= 3
     monkeypatch.setattr(MEMORY.kept, "most", 100)
     monkeypatch.setattr(MEMORY.kept, "most_bytes", 60)
     for predicate in (PREDICATE, where(score=1.0), PREDICATE):
         plan_files(files, predicate=predicate)
         assert 0 <= MEMORY.kept.total_bytes <= 60
         assert sum(size for _, size in MEMORY.kept._kept.values()) == MEMORY.kept.total_bytes
-        assert len(MEMORY.kept) < 5
+        assert len(MEMORY.kept._kept) < 5
     MEMORY.clear()
     assert MEMORY.kept.total_bytes == 0
 
@@ -527,10 +529,7 @@ def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
             self.file.write(bytes(data)[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        def read(self):
-            return self.file.read()
-
-    monkeypatch.setattr(store, "open", Full, raising=False)
+    monkeypatch.setattr(writing, "open", Full, raising=False)
     with pytest.raises(OptionError, match=rf"index_dir='{folder}': .*cannot be written there: No space left"):
         planned(files, folder)
     assert {path.name: path.read_bytes() for path in index_files(folder)} == before

@@ -15,7 +15,7 @@ from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.criteria import where as arrow_where
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.position import Position, plan_hash
+from ray_h5.planning.position import Position
 from ray_h5.ray_data.internals import datasources
 
 from .kit import ids_of, write_chunked
@@ -132,7 +132,7 @@ def test_a_name_is_that_of_the_dataset_read_last(paths):
 
 def test_no_other_dataset_of_that_name_is_resumed(paths):
     one = read(paths, name="twins")
-    position = Position(7, 1, 64, 1, 32, plan_hash(datasources(one)[0].plan()))
+    position = Position(7, 1, 64, 1, 32, datasources(one)[0].plan().hash)
     two = read(paths, name="twins")
     set_epoch("twins", 1, position=position)
     with pytest.raises(OptionError, match="Give each a name of its own"):
@@ -361,7 +361,7 @@ def resumed(paths, name):
     """Return a dataset that goes on after 32 rows, and the rows that it has then."""
     ds = read(paths, name=name)
     source, order = datasources(ds)[0], ids_of(ds)
-    set_epoch(name, 0, position=Position(7, 0, 32, 1, 32, plan_hash(source.plan())))
+    set_epoch(name, 0, position=Position(7, 0, 32, 1, 32, source.plan().hash))
     return ds, order[32:]
 
 
@@ -374,7 +374,7 @@ def test_a_position_is_for_one_iteration_of_whatever_is_made_of_the_dataset(path
     assert ds.sum("row_id") == sum(range(150))
     splits = ds.streaming_split(2, equal=False)
     assert sum(len(ids) for ids in ray.get([ids_of_split.remote(split) for split in splits])) == 150
-    set_epoch("once", 0, position=Position(7, 0, 32, 1, 32, plan_hash(datasources(ds)[0].plan())))
+    set_epoch("once", 0, position=Position(7, 0, 32, 1, 32, datasources(ds)[0].plan().hash))
     assert ids_of(ds.map_batches(lambda batch: batch)) == rest
     assert len(ids_of(ds)) == 150
 
@@ -397,6 +397,6 @@ def test_validation_rows_of_the_same_dataset_are_all_read_when_training_went_on(
     train, valid = ds.filter(expr=col("label") == 1), ds.filter(expr=col("label") != 1)
     order = ids_of(train)
     _, plan = plan_files(paths, columns=COLUMNS, shuffle=AUTO, predicate=arrow_where(label=1), block_rows=32)
-    set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan_hash(plan)))
+    set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan.hash))
     assert ids_of(train) == order[32:]
     assert sorted(ids_of(valid) + order) == list(range(150))

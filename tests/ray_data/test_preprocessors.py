@@ -450,8 +450,10 @@ def test_what_is_no_batch():
         for found in (np.arange(4.0), [1, 2], None):
             with pytest.raises(OptionError, match=r"expected a batch, .* found .*; of one array make"):
                 call(found)
+        with pytest.raises(UnknownColumnError, match=r"no column 'x'\. There is: 0\.$"):
+            call(pd.DataFrame({0: [1.0]}))
         for found in (pa.table({"y": [1.0]}), pd.DataFrame({"y": [1.0]}), {"y": np.ones(1)}):
-            with pytest.raises(UnknownColumnError, match=r"no column 'x'; expected it among .* are 'y'$"):
+            with pytest.raises(UnknownColumnError, match=r"no column 'x'\. There is: y\.$"):
                 call(found)
     ragged = pd.DataFrame({"x": [np.ones(2), np.ones(3)]})
     with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(2,\), \(3,\)"):

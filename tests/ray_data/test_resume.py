@@ -285,10 +285,10 @@ def test_workers_that_read_the_whole_may_be_in_different_epochs(paths):
     set_own_epoch("own", 1)
     ray.get(set_elsewhere.remote("own", 3))
     assert ids_of(ds) == order_of(paths, 1)
-    assert running("own").stretch.epoch == 1
+    assert running("own").start.epoch == 1
     set_epoch("own", 2)  # from here on they are told together
     assert ids_of(ds) == order_of(paths, 2)
-    assert running("own").stretch.epoch == 2
+    assert running("own").start.epoch == 2
 
 
 def test_it_is_known_how_many_workers_share_a_dataset(paths):

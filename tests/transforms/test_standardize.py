@@ -236,6 +236,21 @@ def test_where_nothing_can_be_written_nothing_is_left(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
+def test_two_who_save_at_one_time_do_not_write_into_each_other(tmp_path, monkeypatch):
+    path, really = tmp_path / "s.npz", np.savez
+    one, other = (Scaler.fit(np.arange(count)) for count in (5.0, 6.0))
+
+    def savez_while_another_saves(file, **arrays):
+        monkeypatch.undo()
+        save_scalers(path, {"other": other})
+        really(file, **arrays)
+
+    monkeypatch.setattr(np, "savez", savez_while_another_saves)
+    save_scalers(path, {"one": one})
+    assert list(load_scalers(path)) == ["one"]
+    assert [each.name for each in tmp_path.iterdir()] == ["s.npz"]
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f2", "u1"])
 def test_what_float32_cannot_hold_is_computed_in_float64(dtype):
     rows = np.arange(6).astype(dtype)

@@ -1,0 +1,25 @@
+"""Files that are written whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["written_whole"]
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Yield a file to write to: it gets its name when it is complete, and is gone where that fails."""
+    # Of a name that no thread or host has too, and of the usual mode: others may share the folder.
+    temporary = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
