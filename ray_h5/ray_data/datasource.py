@@ -221,9 +221,8 @@ class H5Datasource(Datasource):
     def _predicate_table(self) -> pa.Table:
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
         columns = dict(self._index.small_columns(stored))
-        row_ids = np.arange(self._index.num_rows, dtype=np.int64)
         for name in self._predicate_specs.keys() & self._added.keys():
-            columns[name] = origin(self._index.files, row_ids, name)
+            columns[name] = origin(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
         # A table without columns would have no rows; an expression such as a constant names none.
         return pa.table(columns or {"": pa.nulls(self._index.num_rows)})
 

@@ -1,6 +1,7 @@
 import os
 import re
 import time
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -267,6 +268,22 @@ def test_counting_and_planning_read_nothing_more(paths):
     assert pushed(ds).plan() is plan  # made once
     tasks = source.get_read_tasks(1)
     assert sum(task.metadata.num_rows for task in tasks) == expected
+
+
+def test_nothing_is_made_for_each_row_but_what_the_filter_names(tmp_path):
+    rows = 1_000_000
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["label"] = np.zeros(rows, "u1")
+        file["label"][7] = 1
+    source = pushed(ray_h5.read_h5(tmp_path, include_row_ids=True, include_paths=True).filter(expr=where(label=1)))
+    ray_h5.build_index(tmp_path, predicate_columns=["label"])  # reading them is another matter
+    tracemalloc.start()
+    try:
+        assert source.plan().selection.tolist() == [7]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * rows  # labels and whether they pass, a byte each; a row id has eight
 
 
 def test_the_selection_reaches_tasks_by_reference(tmp_path):
