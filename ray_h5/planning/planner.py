@@ -85,9 +85,7 @@ def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expre
         The predicate.
     """
     named = _named_columns(index, specs, predicate)
-    columns = dict(index.small_columns(list(named.values())))
-    # A table without columns would have no rows; an expression such as a constant names none.
-    return evaluate(predicate, pa.table(columns or {"": pa.nulls(index.num_rows)}))
+    return evaluate(predicate, index.small_columns(list(named.values())), index.num_rows)
 
 
 def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,12 +50,14 @@ def check_there(names: Iterable[str], columns: Collection[str]) -> None:
             raise UnknownColumnError(f"predicate: no column {name!r}.{near_names(name, columns)}")
 
 
-def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:
-    """Return the rows of `table` that pass, as ascending int64 positions.
+def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> np.ndarray:
+    """Return the rows that pass, as ascending int64 positions; `columns` are the arrays that the expression names.
 
     A row passes where the expression is true: not where it is false and not where it is null.
     Comparisons with NaN are false.
     """
+    # A table without columns would have no rows; an expression such as a constant names none.
+    table = pa.table(columns or {"": pa.nulls(num_rows)})
     try:
         passes = _mask(expression, _comparable(table))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
@@ -199,7 +198,7 @@ class H5Datasource(Datasource):
         return self._plans.get(self._predicate, names, self._make_plan)
 
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
-        selection = None if self._predicate is None else evaluate(self._predicate, self._predicate_table())
+        selection = None if self._predicate is None else self._select(self._predicate)
         columns = [self._columns[name] for name in names]
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
         logger.info("plan: %s", describe(plan, self._index.group_rows))
@@ -218,13 +217,12 @@ class H5Datasource(Datasource):
         found = {name: known[name] for name in names if name in known}
         return {**found, **self._index.find([name for name in names if name not in found])}
 
-    def _predicate_table(self) -> pa.Table:
+    def _select(self, predicate: pc.Expression) -> np.ndarray:
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
-        columns = dict(self._index.small_columns(stored))
+        columns = self._index.small_columns(stored)
         for name in self._predicate_specs.keys() & self._added.keys():
             columns[name] = origin(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
-        # A table without columns would have no rows; an expression such as a constant names none.
-        return pa.table(columns or {"": pa.nulls(self._index.num_rows)})
+        return evaluate(predicate, columns, self._index.num_rows)
 
 
 def each_row_once(ds: Dataset) -> Dataset:

@@ -8,7 +8,6 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
@@ -181,7 +180,7 @@ class CombinedHDF5Dataset(H5Dataset):
             return select(self._index, self._index.columns, criterion)
         values = np.empty((self._index.num_rows, 1), spec.dtype)
         RowSource(make_plan(self._index, [spec]), kept_bytes=0).read_into({column: values}, np.arange(len(values)))
-        return evaluate(criterion, pa.table({column: values[:, 0]}))
+        return evaluate(criterion, {column: values[:, 0]}, len(values))
 
     def _has(self, column: str) -> bool:
         try:
