@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import RowIndex, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, make_plan
-from ray_h5.planning.predicate import check_names, comparable_type, evaluate
+from ray_h5.planning.predicate import as_expression, check_names, comparable_type, evaluate
 from ray_h5.planning.schema import ColumnSpec, cast_column
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
@@ -49,7 +48,7 @@ def plan_files(
         The columns to read; None takes all.
     group : str
         The group that column names are relative to.
-    predicate : pyarrow.compute.Expression, optional
+    predicate : expression of pyarrow or Ray, optional
         Which rows to select, such as from `where`; it may name columns that `columns` leaves out.
     shuffle : Shuffle, optional
         The order of an epoch.
@@ -68,7 +67,7 @@ def plan_files(
     lookup = Lookup(Scope.of(group, allow_external, threads), folder)
     index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
     specs = index.delivered(dtypes or {})
-    selection = None if predicate is None else select(index, specs, predicate)
+    selection = None if predicate is None else select(index, specs, as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
 
 
@@ -93,8 +92,6 @@ def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: 
 
     There is no way to ask it; but on a table that lacks one it says which.
     """
-    if not isinstance(predicate, pc.Expression):
-        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
     found: dict[str, ColumnSpec] = {}
     while (name := _first_missing(predicate, found)) is not None:
         known = {name: specs[name]} if name in specs else index.find([name])

@@ -11,12 +11,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
-from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.criteria import read_for
 from ray_h5.planning.schema import ColumnSpec
 
 _COMPARED = re.compile(r"(?:no kernel matching input types \(|type of values set: )(.*)")
+
+
+def as_expression(predicate: Any) -> pc.Expression:
+    """Return a predicate as an expression of pyarrow; those of Ray have one to give.
+
+    Raises
+    ------
+    OptionError
+        If it is no expression.
+    PredicateError
+        If it is one of Ray that pyarrow has none for, such as a function of Python.
+    """
+    try:
+        expression = predicate.to_pyarrow() if hasattr(predicate, "to_pyarrow") else predicate
+    except (TypeError, ValueError) as exc:
+        raise PredicateError(f"predicate: {exc}") from exc
+    if not isinstance(expression, pc.Expression):
+        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
+    return expression
 
 
 def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:

@@ -20,6 +20,7 @@ from ray_h5.planning.order import Order
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
 from ray_h5.planning.plan import make_order, make_plan
 from ray_h5.planning.planner import select
+from ray_h5.planning.predicate import as_expression
 from ray_h5.planning.schema import Cast, cast_column
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
@@ -61,7 +62,7 @@ class H5Dataset(BatchedDataset):
         Files, directories and globs; see `read_h5`.
     columns : sequence of str, optional
         What a sample holds; None takes all columns.
-    predicate : pyarrow.compute.Expression, optional
+    predicate : expression of pyarrow or Ray, optional
         Which rows there are; see `where`.
     transform : callable, optional
         Applied to each sample.
@@ -126,7 +127,8 @@ class H5Dataset(BatchedDataset):
         self.transform = transform
         self._files = expand_paths(paths, file_extensions, ignore_missing_paths)
         self._lookup = Lookup(scope, folder)
-        self._choice = None if columns is None else as_names(columns), predicate, dict(dtypes or {})
+        names = None if columns is None else as_names(columns)
+        self._choice = names, None if predicate is None else as_expression(predicate), dict(dtypes or {})
         self._bounds = cache_size, cache_bytes, kept_bytes
         self._build_index()
         self._closed = False

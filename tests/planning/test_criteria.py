@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ray_h5
 from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning import derived
 from ray_h5.planning.criteria import any_equal, between, derived_name, parse_derived, row_mask, where
 from ray_h5.planning.planner import plan_files
-from ray_h5.planning.predicate import evaluate
+from ray_h5.planning.predicate import as_expression, evaluate
 
 COLUMNS = {
     "u": np.array([0, 1, 2, 255], "u1"),
@@ -87,12 +88,14 @@ SCALARS = [
 ]
 
 
+@pytest.mark.parametrize("make", [where, ray_h5.where])
 @pytest.mark.parametrize(("criteria", "rows"), SCALARS)
-def test_what_passes(criteria, rows):
-    assert evaluate(where(**criteria), COLUMNS, 4).tolist() == rows
+def test_what_passes(criteria, rows, make):
+    assert evaluate(as_expression(make(**criteria)), COLUMNS, 4).tolist() == rows
     passing = set(rows)
     # What is not there is null nowhere: the rest passes what is not.
-    assert evaluate(~where(**criteria), COLUMNS, 4).tolist() == [row for row in range(4) if row not in passing]
+    others = [row for row in range(4) if row not in passing]
+    assert evaluate(as_expression(~make(**criteria)), COLUMNS, 4).tolist() == others
 
 
 FLOATS = [0.1, 0.7, -0.0, 0.0, 1.0, 16777216.0, 1e300, -1e300, np.nan, np.inf, -np.inf, 0.10000000149011612]
