@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import ReadPlan, make_plan
 from ray_h5.planning.predicate import as_expression, check_names, comparable_type, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_column
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 
@@ -65,8 +64,8 @@ def plan_files(
     """
     folder = None if index_dir is None else check_index_dir(index_dir)
     lookup = Lookup(Scope.of(group, allow_external, threads), folder)
-    index = build_index(paths, columns, lookup, partial(cast_column, dtypes or {}))
-    specs = index.delivered(dtypes or {})
+    index = build_index(paths, columns, lookup, Cast(dtypes or {}))
+    specs = index.delivered
     selection = None if predicate is None else select(index, specs, as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
 

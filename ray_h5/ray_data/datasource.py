@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,7 +24,7 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, check_there, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_column
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.store import check_index_dir
 from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
@@ -114,8 +113,8 @@ class H5Datasource(Datasource):
         lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
         names = None if columns is None else as_names(columns)
-        self._index = build_index(files, names, lookup, partial(cast_column, dtypes))
-        self._delivered = self._index.delivered(dtypes)
+        self._index = build_index(files, names, lookup, Cast(dtypes))
+        self._delivered = self._index.delivered
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._output = Output((*self._columns, *self._added))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -21,7 +20,7 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
 from ray_h5.planning.plan import make_order, make_plan
 from ray_h5.planning.planner import select
 from ray_h5.planning.predicate import as_expression
-from ray_h5.planning.schema import Cast, cast_column
+from ray_h5.planning.schema import Cast
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import check_index_dir
 from ray_h5.torch_data.batched import BatchedDataset, Many
@@ -137,10 +136,9 @@ class H5Dataset(BatchedDataset):
         """Find out what the files hold and which rows pass: when the dataset is made, or again if they changed."""
         columns, predicate, dtypes = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
-        cast = self._cast(dtypes)
-        self._index = build_index(self._files, columns, self._lookup, cast)
-        delivered = self._index.delivered(dtypes)
-        self._specs = [cast(delivered[name]) for name in self._index.columns]
+        self._index = build_index(self._files, columns, self._lookup, self._cast(dtypes))
+        delivered = self._index.delivered
+        self._specs = [delivered[name] for name in self._index.columns]
         plan = make_plan(self._index, self._specs, self._select(predicate))
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
@@ -239,13 +237,13 @@ class H5Dataset(BatchedDataset):
 
     def _cast(self, dtypes: Mapping[str, object]) -> Cast:
         """Return what becomes of columns while they are read."""
-        return partial(cast_column, dtypes)
+        return Cast(dtypes)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
         # As in Ray, a predicate sees what is delivered.
-        selection = select(self._index, self._index.delivered(self._choice[2]), predicate)
+        selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
         return selection

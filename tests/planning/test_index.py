@@ -29,7 +29,7 @@ from ray_h5.planning.plan import read_rows
 from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import plan_hash
 from ray_h5.planning.predicate import check_names, evaluate
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.store import MEMORY
 
 
@@ -345,7 +345,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
     index = build_index([str(tmp_path / "a.h5")])
     with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 's'.*dtypes=\{'s': bytes\}"):
         index.small_columns([index.columns["s"]])
-    as_bytes = index.delivered({"s": bytes})["s"]
+    as_bytes = index.columns["s"].cast(bytes)
     assert index.small_columns([as_bytes])["s"].to_pylist() == [b"ok", b"M\xfcller"]
 
 
@@ -364,7 +364,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
 )
 def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
     with pytest.raises(error, match=says):
-        build_index(five_files, ["signal", "name"]).delivered(dtypes)
+        _ = build_index(five_files, ["signal", "name"], cast=Cast(dtypes)).delivered
 
 
 def test_predicates_are_checked_by_name():
