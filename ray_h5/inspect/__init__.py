@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
+    from ray_h5.planning.files import Files
     from ray_h5.planning.index import RowIndex
 
-__all__ = ["ShuffleText", "add_inspect", "run"]
+__all__ = ["ShuffleText", "add_files", "add_inspect", "files_of", "run"]
 
 ShuffleText = Callable[[str, "RowIndex", int], str]
 """``(unit, index, block_rows)`` -> what shuffling by `unit` would cost: the hook for ``--shuffle``."""
@@ -24,6 +25,18 @@ ShuffleText = Callable[[str, "RowIndex", int], str]
 def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> None:
     """Add the command to the parsers of ``ray-h5``; `shuffle_text` adds ``--shuffle`` to it."""
     parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
+    add_files(parser)
+    parser.add_argument(
+        "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
+    if shuffle_text is not None:
+        parser.add_argument("--shuffle", metavar="UNIT", help="what a shuffle would cost: auto, rows, chunks or files")
+    parser.set_defaults(run=partial(run, shuffle_text=shuffle_text))
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add what says which files there are, and how they are opened."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
     parser.add_argument(
         "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
@@ -31,15 +44,23 @@ def add_inspect(subparsers: Any, shuffle_text: ShuffleText | None = None) -> Non
     parser.add_argument("--ignore-missing-paths", action="store_true", help="leave out paths that do not exist")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     parser.add_argument(
-        "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
-    )
-    parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )
-    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
-    if shuffle_text is not None:
-        parser.add_argument("--shuffle", metavar="UNIT", help="what a shuffle would cost: auto, rows, chunks or files")
-    parser.set_defaults(run=partial(run, shuffle_text=shuffle_text))
+
+
+def files_of(arguments: argparse.Namespace, **more: Any) -> Files:
+    """Return the files that `add_files` was told of."""
+    from ray_h5.planning.files import Files
+    from ray_h5.planning.paths import DEFAULT_EXTENSIONS
+
+    return Files.of(
+        arguments.paths,
+        arguments.group,
+        allow_external=arguments.allow_external,
+        file_extensions=arguments.file_extensions or DEFAULT_EXTENSIONS,
+        ignore_missing_paths=arguments.ignore_missing_paths,
+        **more,
+    )
 
 
 def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) -> int:
@@ -48,11 +69,7 @@ def run(arguments: argparse.Namespace, shuffle_text: ShuffleText | None = None) 
     shuffle = partial(shuffle_text, unit) if shuffle_text is not None and unit is not None else None
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
-    from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
 
-    paths = expand_paths(
-        arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS, arguments.ignore_missing_paths
-    )
-    report = inspect_files(paths, arguments.group, arguments.allow_external, shuffle, arguments.columns)
+    report = inspect_files(files_of(arguments), shuffle, arguments.columns)
     print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
     return 0 if report.ok else 1

@@ -16,11 +16,13 @@ from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchE
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import open_h5
+from ray_h5.hdf5.rows import as_names
 from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.derived import derived_spec
 from ray_h5.planning.facts import FileFacts, Question, Scope
 from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.predicate import check_names
 from ray_h5.planning.schema import Cast, ColumnSpec
 
 logger = logging.getLogger(__name__)
@@ -167,6 +169,18 @@ class RowIndex:
         """The specs of `columns`, and of others that are cast for predicates, as they are delivered."""
         return {name: self.cast(spec) for name, spec in self.find([*self.columns, *self.cast.dtypes]).items()}
 
+    def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Return the values of columns that predicates may name, as they are delivered; see `small_columns`.
+
+        Raises
+        ------
+        PredicateError
+            If one holds an array a row.
+        """
+        specs = {**self.find(names), **self.delivered}
+        check_names(names, specs)
+        return self.small_columns([specs[name] for name in names])
+
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
         """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept."""
         absent = tuple(spec for spec in columns if spec not in self._values)
@@ -219,7 +233,7 @@ def build_index(
     """
     if not paths:
         raise OptionError("paths: expected at least one file, found none")
-    wanted = None if columns is None else tuple(dict.fromkeys(columns))
+    wanted = None if columns is None else tuple(dict.fromkeys(as_names(columns)))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
     return _build(paths, wanted, lookup or Lookup(), cast or Cast())

@@ -15,18 +15,15 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import as_names, near_names
+from ray_h5.hdf5.rows import near_names
 from ray_h5.planning.effect import describe
-from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import build_index
-from ray_h5.planning.lookup import Lookup, read_ahead
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
+from ray_h5.planning.files import Files
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, check_there, evaluate
-from ray_h5.planning.schema import Cast, ColumnSpec
-from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_shuffle, as_tail
+from ray_h5.planning.schema import ColumnSpec
+from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, Output, origin
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.internals import with_datasources
@@ -103,17 +100,14 @@ class H5Datasource(Datasource):
         super().__init__()
         # Ray's base class leaves this one to its subclasses.
         self._projection_map: dict[str, str] | None = None
-        given, dtypes = list_paths(paths), as_dtypes(dtypes)
-        self._local_only = is_local_only(given)
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        scope = Scope.of(as_group(group), allow_external, threads)
-        folder = None if index_dir is None else check_index_dir(index_dir)
-        lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
-        files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        names = None if columns is None else as_names(columns)
-        self._index = build_index(files, names, lookup, Cast(dtypes))
+        files = Files.of(
+            paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths, threads
+        )
+        self._local_only = files.local_only
+        self._index = files.index(columns, in_tasks)
         self._delivered = self._index.delivered
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)

@@ -16,9 +16,9 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, Unsup
 from ray_h5.planning.criteria import any_equal, between, where
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import make_plan
-from ray_h5.planning.planner import select
 from ray_h5.planning.predicate import evaluate
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.planning.selection import select
 from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample
@@ -65,7 +65,7 @@ class CombinedHDF5Dataset(H5Dataset):
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
-        `transform`, `group`, `allow_external`, `index_dir`, `file_extensions`, `ignore_missing_paths`
+        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`
         and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
         of `kfold`: it has to hold too, of the values as the files hold them.
 
@@ -187,8 +187,8 @@ class CombinedHDF5Dataset(H5Dataset):
             return False
         return True
 
-    def _cast(self, dtypes: Mapping[str, object]) -> Cast:
-        return _FloatsOrBool(dtypes, _NUMPY_DTYPES.get(self.dtype, np.float32))
+    def _cast(self, cast: Cast) -> Cast:
+        return _FloatsOrBool(cast.dtypes, _NUMPY_DTYPES.get(self.dtype, np.float32))
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())

@@ -11,8 +11,8 @@ from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning import derived
 from ray_h5.planning.criteria import any_equal, between, derived_name, parse_derived, row_mask, where
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.predicate import as_expression, evaluate
+from tests.planning.kit import plan_files
 
 COLUMNS = {
     "u": np.array([0, 1, 2, 255], "u1"),

@@ -26,11 +26,11 @@ from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import FileTable, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.plan import read_rows
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import plan_hash
 from ray_h5.planning.predicate import check_names, evaluate
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.store import MEMORY
+from tests.planning.kit import plan_files
 
 
 def rewrite(path, **columns):
