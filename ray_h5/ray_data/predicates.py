@@ -33,13 +33,7 @@ def where(**criteria: Any) -> Expr:
     Parameters
     ----------
     **criteria
-        ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
-        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
-        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
-        the 1 and 0 of integer columns. A float is compared in the dtype of a column
-        of floats, as numpy 2 does: 0.1 is the 0.1 of a column of float32. (float16 is compared as
-        float32, of which no 0.1 is one of float16's.) Columns of integers are compared exactly: to
-        1.5 or NaN none of them is equal.
+        What to compare columns with, as for `ray_h5.torch_data.where`, which says how.
 
     Returns
     -------
@@ -49,13 +43,11 @@ def where(**criteria: Any) -> Expr:
     Raises
     ------
     PredicateError
-        If there is no criterion, or one of no kind above.
+        If there is no criterion, or one of another kind.
 
     Notes
     -----
-    Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
-    with NaN is false, so that ``~where(x=1)`` keeps NaN. `any_equal` and `row_mask` work where Ray
-    pushes the filter into the reading: before ``map_batches``, not behind it.
+    `any_equal` and `row_mask` work where Ray pushes the filter into the reading: before ``map_batches``, not behind it.
 
     Examples
     --------
