@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_h5 import bench as benches
 from ray_h5.errors import RayH5Error
-from ray_h5.inspect import add_inspect, add_paths
+from ray_h5.inspect import add_files, add_inspect, files_of
 
 _INTERRUPTED = 130
 """What a shell shows for a program that Ctrl-C ended."""
@@ -54,13 +54,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_index(commands: Any) -> None:
     index = commands.add_parser("index", help="find out ahead what planning needs to know of files, and keep it")
-    add_paths(index)
+    add_files(index)
     index.add_argument("--dir", required=True, help="where to keep it: the index_dir of read_h5")
     index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns to look at (default: all)")
     index.add_argument(
         "--values", nargs="+", metavar="NAME", default=[], help="scalar columns that predicates will name"
     )
+    index.add_argument(
+        "--dtypes", nargs="+", type=_cast, default=[], metavar="NAME=DTYPE", help="the dtypes of read_h5"
+    )
     index.set_defaults(run=_index)
+
+
+def _cast(text: str) -> tuple[str, str]:
+    name, _, dtype = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=DTYPE, such as image=float16, found {text!r}")
+    return name, dtype
 
 
 def _add_bench(commands: Any) -> None:
@@ -74,24 +84,11 @@ def _add_bench(commands: Any) -> None:
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from ray_h5.planning.facts import Scope
-    from ray_h5.planning.index import build_index
-    from ray_h5.planning.lookup import Lookup
-    from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
-    from ray_h5.planning.predicate import check_names
-    from ray_h5.planning.store import check_index_dir
-
     began = time.perf_counter()
-    lookup = Lookup(Scope.of(arguments.group, arguments.allow_external), check_index_dir(arguments.dir))
-    paths = expand_paths(
-        arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS, arguments.ignore_missing_paths
-    )
-    index = build_index(paths, arguments.columns, lookup)
-    specs = index.find(arguments.values)
-    check_names(arguments.values, specs)
-    index.small_columns(list(specs.values()))
+    index = files_of(arguments, dtypes=dict(arguments.dtypes), index_dir=arguments.dir).index(arguments.columns)
+    found = index.look_up(arguments.values)
     seconds = time.perf_counter() - began
-    values = f", values of {', '.join(specs)}" if specs else ""
+    values = f", values of {', '.join(found)}" if found else ""
     print(f"{len(index.files)} files, {index.num_rows} rows, {len(index.columns)} columns{values}: {seconds:.1f} s")
     print(f'use it with read_h5(..., index_dir="{arguments.dir}")')
     return 0

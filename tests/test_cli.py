@@ -2,6 +2,7 @@ import json
 
 import h5py
 import hdf5plugin  # noqa: F401  lets h5py read the workloads
+import numpy as np
 import pytest
 
 from ray_h5 import RowReader, bench
@@ -98,6 +99,20 @@ def test_index_is_made_ahead(tmp_path, capsys):
     assert len(list((tmp_path / "index").iterdir())) == len(workload.paths)
     assert main(["index", *workload.paths, "--dir", folder, "--values", "fhr_st"]) == 1
     assert "any_equal" in capsys.readouterr().err
+
+
+def test_index_is_of_what_is_cast(tmp_path, capsys):
+    for i, dtype in enumerate(("i4", "i8")):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x=y"] = np.arange(2, dtype=dtype)
+    given = ["index", str(tmp_path), "--dir", str(tmp_path / "index"), "--values", "x=y"]
+    assert main(given) == 1
+    assert "pass dtypes={'x=y': 'int64'}" in capsys.readouterr().err
+    assert main([*given, "--dtypes", "x=y=int64"]) == 0
+    assert "2 files, 4 rows" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*given, "--dtypes", "int64"])
+    assert "expected NAME=DTYPE, such as image=float16, found 'int64'" in capsys.readouterr().err
 
 
 def test_inspect_tells_what_a_shuffle_costs(tmp_path, capsys):

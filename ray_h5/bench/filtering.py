@@ -21,8 +21,9 @@ from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.planning.criteria import where
-from ray_h5.planning.plan import read_rows
-from ray_h5.planning.planner import plan_files
+from ray_h5.planning.files import Files
+from ray_h5.planning.plan import make_plan, read_rows
+from ray_h5.planning.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,15 +83,15 @@ def _counted(case: str, ours: int, full: int) -> Result:
 
 def _some_values(workload: Workload, key: str, share: float) -> list[Any]:
     """Return values of a column that about a share of the rows have."""
-    index, _ = plan_files(workload.paths, columns=[key])
-    values = index.small_columns([index.columns[key]])[key].unique().to_pylist()
+    values = Files.of(workload.paths).index([key]).look_up([key])[key].unique().to_pylist()
     # From one end: their rows lie together.
     return values[: max(1, round(share * len(values)))]
 
 
 def _rows_and_bytes(workload: Workload, columns: Sequence[str], chosen: dict[str, Any]) -> tuple[int, int]:
     """Return how many rows pass, and how many bytes of the files reading them takes."""
-    _, plan = plan_files(workload.paths, columns=columns, predicate=where(**chosen))
+    index = Files.of(workload.paths).index(columns)
+    plan = make_plan(index, list(index.columns.values()), select(index, index.columns, where(**chosen)))
     bytes_read = 0
     for start in range(0, plan.num_rows, plan.block_rows):
         ranks = np.arange(start, min(start + plan.block_rows, plan.num_rows))

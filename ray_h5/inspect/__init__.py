@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_inspect", "add_paths", "run"]
+    from ray_h5.planning.files import Files
+
+__all__ = ["add_files", "add_inspect", "files_of", "run"]
 
 
 def add_inspect(subparsers: Any) -> None:
     """Add the command to the parsers of ``ray-h5``."""
     parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
-    add_paths(parser)
+    add_files(parser)
     parser.add_argument(
         "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
     )
@@ -26,8 +28,8 @@ def add_inspect(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def add_paths(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which files are meant, and how they are opened."""
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add what says which files there are, and how they are opened."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
     parser.add_argument(
         "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
@@ -39,15 +41,26 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def files_of(arguments: argparse.Namespace, **more: Any) -> Files:
+    """Return the files that `add_files` was told of."""
+    from ray_h5.planning.files import Files
+    from ray_h5.planning.paths import DEFAULT_EXTENSIONS
+
+    return Files.of(
+        arguments.paths,
+        arguments.group,
+        allow_external=arguments.allow_external,
+        file_extensions=arguments.file_extensions or DEFAULT_EXTENSIONS,
+        ignore_missing_paths=arguments.ignore_missing_paths,
+        **more,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Do ``ray-h5 inspect``; the status is 1 where `read_h5` would refuse the files."""
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
-    from ray_h5.planning.paths import DEFAULT_EXTENSIONS, expand_paths
 
-    paths = expand_paths(
-        arguments.paths, arguments.file_extensions or DEFAULT_EXTENSIONS, arguments.ignore_missing_paths
-    )
-    report = inspect_files(paths, arguments.group, arguments.allow_external, arguments.shuffle, arguments.columns)
+    report = inspect_files(files_of(arguments), arguments.shuffle, arguments.columns)
     print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
     return 0 if report.ok else 1

@@ -12,9 +12,8 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.planning.effect import shuffle_effect
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import RowIndex, build_index
-from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.paths import PathLike
+from ray_h5.planning.files import Files
+from ray_h5.planning.index import RowIndex
 from ray_h5.planning.plan import choose_block_rows, make_plan
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.shuffle import as_shuffle
@@ -153,9 +152,7 @@ class Report:
 
 
 def inspect_files(
-    paths: Sequence[str],
-    group: str = "/",
-    allow_external: PathLike | Sequence[PathLike] = (),
+    files: Files,
     shuffle: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Report:
@@ -163,10 +160,8 @@ def inspect_files(
 
     Parameters
     ----------
-    paths : sequence of str
+    files : Files
         The files.
-    group, allow_external
-        As for `read_h5`.
     shuffle : {"auto", "rows", "chunks", "files"}, optional
         Say what shuffling by this unit would cost.
     columns : sequence of str, optional
@@ -177,20 +172,19 @@ def inspect_files(
     RayH5Error
         If none of the files can be opened: what is wrong with the first.
     """
-    scope = Scope.of(group, allow_external)
-    files: list[FileReport] = []
+    reports: list[FileReport] = []
     errors: dict[str, RayH5Error] = {}
-    for path in paths:
+    for path in files.paths:
         try:
-            files.append(_inspect_file(path, scope))
+            reports.append(_inspect_file(path, files.scope))
         except RayH5Error as exc:
             errors[path] = exc
-    if not files:
-        raise errors[paths[0]]
+    if not reports:
+        raise errors[files.paths[0]]
     unreadable = tuple(Trouble.of(path, error) for path, error in errors.items())
-    report = Report(tuple(files), unreadable, None, None)
+    report = Report(tuple(reports), unreadable, None, None)
     try:
-        index = build_index([file.path for file in files], columns, Lookup(scope))
+        index = replace(files, paths=[each.path for each in reports]).index(columns)
     except RayH5Error as exc:
         return replace(report, problem=Trouble.of("read_h5", exc))
     text = None if shuffle is None else _shuffled(index, shuffle)

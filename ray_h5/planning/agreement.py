@@ -19,7 +19,7 @@ Schema = Mapping[str, ColumnSpec]
 
 
 def agreed_columns(
-    facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast | None = None
+    facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast
 ) -> dict[str, ColumnSpec]:
     """Return the columns of all files, in dtypes that take what each of them stores.
 
@@ -31,7 +31,7 @@ def agreed_columns(
         The columns wanted; None takes all.
     scope : Scope
         How the files are opened.
-    cast : callable, optional
+    cast : Cast
         What becomes of columns: files need not agree on what is cast away.
 
     Raises
@@ -89,15 +89,15 @@ def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
     return shown + (", ..." if len(enum) > _MAX_LISTED else "")
 
 
-def _schema(columns: Mapping[str, ColumnFacts], cast: Cast | None) -> Schema:
+def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
     """Return what becomes of the columns of a file."""
     return {name: _delivered(each.spec, cast) for name, each in columns.items()}
 
 
-def _delivered(spec: ColumnSpec, cast: Cast | None) -> ColumnSpec:
+def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
     if spec.kind == "struct":
         return replace(spec, dtype=_packed(spec.dtype))
-    return cast(spec) if cast is not None and spec.kind in TENSOR_KINDS else spec
+    return cast(spec) if spec.kind in TENSOR_KINDS else spec
 
 
 def _packed(dtype: np.dtype) -> np.dtype:

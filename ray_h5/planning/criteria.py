@@ -135,12 +135,17 @@ def where(**criteria: Any) -> pc.Expression:
     Returns
     -------
     pyarrow.compute.Expression
-        To be given to `H5Dataset` and its like.
+        To be given to `H5Dataset` and its like. It can be combined with others by ``&``, ``|`` and ``~``.
 
     Raises
     ------
     PredicateError
         If there is no criterion, or one of no kind above.
+
+    Notes
+    -----
+    Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
+    with NaN is false, so that ``~where(x=1)`` keeps NaN.
     """
     return build_where(criteria, ArrowFields())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,27 +11,47 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
+from ray_h5.planning.criteria import build_where
+from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
-from ray_h5.planning.predicate import check_names
+from ray_h5.planning.lookup import Spread, read_ahead
+from ray_h5.planning.numbers import Fields
 
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
 
 
-def index_for(build: Callable[[list[str]], RowIndex], group: str, stratify: str | None) -> RowIndex:
-    """Return what `build` makes of the columns that folds are made of.
+def fold_predicates(
+    files: Files,
+    k: int,
+    group: str,
+    stratify: str | None,
+    seed: int,
+    fields: Fields,
+    spread: Spread = read_ahead,
+) -> list[tuple[Any, Any]]:
+    """Return for each of `k` folds what to train on and what to validate on; see `fold_groups`.
 
     Raises
     ------
+    OptionError
+        As `fold_groups` does, or if `group` is no name.
     SchemaMismatchError
-        If files lack one; where it is `stratify`, which has a default, the message says what to pass.
+        If files lack a column; where it is `stratify`, which has a default, the message says what to pass.
     """
+    if not isinstance(group, str):
+        raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
+    folds = fold_groups(_index_of(files, group, stratify, spread), k, group, stratify, seed)
+    return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]
+
+
+def _index_of(files: Files, group: str, stratify: str | None, spread: Spread) -> RowIndex:
     if stratify is None:
-        return build([group])
+        return files.index([group], spread)
     try:
-        return build([group, stratify])
+        return files.index([group, stratify], spread)
     except SchemaMismatchError as exc:
-        build([group])  # raises, if it is this one
+        files.index([group], spread)  # raises, if it is this one
         raise type(exc)(
             f"kfold: stratify={stratify!r}, by whose values each fold is to be like the others: {exc} For kfold: pass "
             "stratify=None, or the name of a column that all of these files have."
@@ -68,9 +88,7 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     if seed >= 2**32:  # which is as much as scikit-learn takes
         raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
     names = [group] if stratify is None else [group, stratify]
-    specs = index.find(names)
-    check_names(names, specs)
-    columns = index.small_columns(list(specs.values()))
+    columns = index.look_up(names)
     absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
     if absent:
         raise OptionError(f"kfold: {absent} rows have no {group!r}")

@@ -16,13 +16,14 @@ from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchE
 from ray_h5.hdf5.handles import check_identity
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import open_h5
-from ray_h5.hdf5.rows import few
+from ray_h5.hdf5.rows import as_names, few
 from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived
 from ray_h5.planning.derived import derived_spec
 from ray_h5.planning.facts import FileFacts, Question, Scope
 from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.schema import Cast, ColumnSpec, cast_column
+from ray_h5.planning.predicate import check_names
+from ray_h5.planning.schema import Cast, ColumnSpec
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +109,12 @@ class RowIndex:
     files : FileTable
         The files.
     columns : mapping of str to ColumnSpec
-        The schema that they share.
+        The schema that they share, as they store it.
     chunk_rows : mapping of str to int
         Rows of a chunk of each column; of the file where they are most.
     lookup : Lookup
         How more is found out.
-    cast : callable, optional
+    cast : Cast
         What becomes of columns while they are read.
     """
 
@@ -121,7 +122,7 @@ class RowIndex:
     columns: Mapping[str, ColumnSpec]
     chunk_rows: Mapping[str, int]
     lookup: Lookup
-    cast: Cast | None = None
+    cast: Cast = field(default_factory=Cast)
     _found: dict[str, ColumnSpec] = field(default_factory=dict, repr=False)
     _values: dict[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict, repr=False)
 
@@ -163,9 +164,22 @@ class RowIndex:
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
 
-    def delivered(self, dtypes: Mapping[str, object]) -> dict[str, ColumnSpec]:
-        """Return the specs of `columns`, and of others that `dtypes` names for predicates, as `dtypes` casts them."""
-        return {name: cast_column(dtypes, spec) for name, spec in self.find([*self.columns, *dtypes]).items()}
+    @property
+    def delivered(self) -> dict[str, ColumnSpec]:
+        """The specs of `columns`, and of others that are cast for predicates, as they are delivered."""
+        return {name: self.cast(spec) for name, spec in self.find([*self.columns, *self.cast.dtypes]).items()}
+
+    def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Return the values of columns that predicates may name, as they are delivered; see `small_columns`.
+
+        Raises
+        ------
+        PredicateError
+            If one holds an array a row.
+        """
+        specs = {**self.find(names), **self.delivered}
+        check_names(names, specs)
+        return self.small_columns([specs[name] for name in names])
 
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
         """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept."""
@@ -207,7 +221,7 @@ def build_index(
         The columns wanted; None takes all that can be read as rows.
     lookup : Lookup, optional
         How facts of files are found.
-    cast : callable, optional
+    cast : Cast, optional
         What becomes of columns while they are read: files need not agree on what is cast away.
 
     Raises
@@ -219,13 +233,13 @@ def build_index(
     """
     if not paths:
         raise OptionError("paths: expected at least one file, found none")
-    wanted = None if columns is None else tuple(dict.fromkeys(columns))
+    wanted = None if columns is None else tuple(dict.fromkeys(as_names(columns)))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
-    return _build(paths, wanted, lookup or Lookup(), cast)
+    return _build(paths, wanted, lookup or Lookup(), cast or Cast())
 
 
-def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast | None) -> RowIndex:
+def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:
     try:
         facts = lookup.ask(paths, Question(columns))
     except NotHDF5Error as exc:

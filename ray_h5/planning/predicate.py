@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
-from ray_h5.errors import PredicateError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import no_column
 from ray_h5.planning.criteria import read_for
 from ray_h5.planning.schema import ColumnSpec
 
 _COMPARED = re.compile(r"(?:no kernel matching input types \(|type of values set: )(.*)")
+
+
+def as_expression(predicate: Any) -> pc.Expression:
+    """Return a predicate as an expression of pyarrow; those of Ray have one to give.
+
+    Raises
+    ------
+    OptionError
+        If it is no expression.
+    PredicateError
+        If it is one of Ray that pyarrow has none for, such as a function of Python.
+    """
+    try:
+        expression = predicate.to_pyarrow() if hasattr(predicate, "to_pyarrow") else predicate
+    except (TypeError, ValueError) as exc:
+        raise PredicateError(f"predicate: {exc}") from exc
+    if not isinstance(expression, pc.Expression):
+        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
+    return expression
 
 
 def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
@@ -49,12 +69,14 @@ def check_there(names: Iterable[str], columns: Collection[str]) -> None:
             raise UnknownColumnError(f"predicate: {no_column([name], columns)}")
 
 
-def evaluate(expression: pc.Expression, table: pa.Table) -> np.ndarray:
-    """Return the rows of `table` that pass, as ascending int64 positions.
+def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> np.ndarray:
+    """Return the rows that pass, as ascending int64 positions; `columns` are the arrays that the expression names.
 
     A row passes where the expression is true: not where it is false and not where it is null.
     Comparisons with NaN are false.
     """
+    # A table without columns would have no rows; an expression such as a constant names none.
+    table = pa.table(columns or {"": pa.nulls(num_rows)})
     try:
         passes = _mask(expression, _comparable(table))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,6 @@ from ray_h5.hdf5.types import as_dtype
 from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
-
-Cast = Callable[["ColumnSpec"], "ColumnSpec"]
-"""What becomes of a column while it is read."""
 
 _NO_TENSORS = {
     "string": ("strings", "one string a row, or numbers that stand for them"),
@@ -137,9 +134,14 @@ class ColumnSpec:
         return f"{kind} {self.row_shape}" if self.row_shape else kind
 
 
-def cast_column(dtypes: Mapping[str, object], spec: ColumnSpec) -> ColumnSpec:
-    """Apply `dtypes` to a column, if it names it."""
-    return spec.cast(dtypes[spec.name]) if spec.name in dtypes else spec
+@dataclass(frozen=True)
+class Cast:
+    """What becomes of columns while they are read: `dtypes` says it of those that it names."""
+
+    dtypes: Mapping[str, object] = field(default_factory=dict)
+
+    def __call__(self, spec: ColumnSpec) -> ColumnSpec:
+        return spec.cast(self.dtypes[spec.name]) if spec.name in self.dtypes else spec
 
 
 def scalar_to_arrow(

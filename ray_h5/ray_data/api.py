@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray.data
 
 from ray_h5.hdf5.rows import as_names
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
-from ray_h5.planning.index import build_index as build
-from ray_h5.planning.lookup import Lookup, read_ahead
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
-from ray_h5.planning.predicate import check_names
-from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_group, as_resources
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.tasks import in_tasks
 
@@ -173,6 +169,7 @@ def build_index(
     *,
     columns: Sequence[str] | None = None,
     group: str = "/",
+    dtypes: Mapping[str, npt.DTypeLike] | None = None,
     predicate_columns: Sequence[str] = (),
     index_dir: PathLike | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -187,7 +184,7 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, allow_external, filesystem, file_extensions, ignore_missing_paths
+    paths, columns, group, dtypes, allow_external, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name: their values are read too.
@@ -204,17 +201,9 @@ def build_index(
     RayH5Error
         As for `read_h5`.
     """
-    scope = Scope.of(as_group(group), allow_external)
-    folder = None if index_dir is None else check_index_dir(index_dir)
-    paths = list_paths(paths)
-    spread = read_ahead if is_local_only(paths) else in_tasks
-    files = expand_paths(paths, file_extensions, ignore_missing_paths, filesystem)
-    index = build(files, None if columns is None else as_names(columns), Lookup(scope, folder, spread))
-    names = as_names(predicate_columns, "predicate_columns")
-    if names:
-        specs = index.find(names)
-        check_names(names, specs)
-        index.small_columns(list(specs.values()))
+    files = Files.of(paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths)
+    index = files.index(columns, in_tasks)
+    index.look_up(as_names(predicate_columns, "predicate_columns"))
     return index
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from ray.data import FileShuffleConfig
@@ -15,9 +14,6 @@ from ray_h5.options import as_integer, is_number
 from ray_h5.planning import shuffle as shuffling
 from ray_h5.planning.plan import Tail
 from ray_h5.planning.shuffle import Shuffle
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +49,6 @@ def as_tail(rule: str, rows: int | None) -> Tail | None:
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
     return Tail(cast("Any", rule), rows)
-
-
-def as_group(group: str) -> str:
-    """Return the name of a group."""
-    if not isinstance(group, str):
-        raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
-    return group
-
-
-def as_dtypes(dtypes: Mapping[str, npt.DTypeLike] | None) -> Mapping[str, npt.DTypeLike]:
-    """Return `dtypes`, by the names of columns."""
-    if dtypes is None:
-        return {}
-    if not isinstance(dtypes, Mapping):
-        raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
-    return dtypes
 
 
 def as_flag(name: str, value: object) -> bool:

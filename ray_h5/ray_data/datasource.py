@@ -6,29 +6,24 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
 from ray.data.expressions import ColumnExpr, Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import as_names, no_column
+from ray_h5.hdf5.rows import no_column
 from ray_h5.planning.effect import describe
-from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import build_index
-from ray_h5.planning.lookup import Lookup, read_ahead
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
+from ray_h5.planning.files import Files
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
 from ray_h5.planning.position import Stretch
 from ray_h5.planning.predicate import check_names, check_there, evaluate
-from ray_h5.planning.schema import ColumnSpec, cast_column
-from ray_h5.planning.store import check_index_dir
-from ray_h5.ray_data.arguments import ShuffleLike, as_dtypes, as_group, as_shuffle, as_tail
+from ray_h5.planning.schema import ColumnSpec
+from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, origin
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.internals import with_datasources
@@ -105,18 +100,15 @@ class H5Datasource(Datasource):
         super().__init__()
         # Ray's base class leaves this one to its subclasses.
         self._projection_map: dict[str, str] | None = None
-        given, dtypes = list_paths(paths), as_dtypes(dtypes)
-        self._local_only = is_local_only(given)
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        scope = Scope.of(as_group(group), allow_external, threads)
-        folder = None if index_dir is None else check_index_dir(index_dir)
-        lookup = Lookup(scope, folder, read_ahead if self._local_only else in_tasks)
-        files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        names = None if columns is None else as_names(columns)
-        self._index = build_index(files, names, lookup, partial(cast_column, dtypes))
-        self._delivered = self._index.delivered(dtypes)
+        files = Files.of(
+            paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths, threads
+        )
+        self._local_only = files.local_only
+        self._index = files.index(columns, in_tasks)
+        self._delivered = self._index.delivered
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._names = (*self._columns, *self._added)
@@ -199,7 +191,7 @@ class H5Datasource(Datasource):
         return self._plans.get(self._predicate, names, self._make_plan)
 
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
-        selection = None if self._predicate is None else evaluate(self._predicate, self._predicate_table())
+        selection = None if self._predicate is None else self._select(self._predicate)
         columns = [self._columns[name] for name in names]
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
         logger.info("plan: %s", describe(plan, self._index.group_rows))
@@ -218,14 +210,12 @@ class H5Datasource(Datasource):
         found = {name: known[name] for name in names if name in known}
         return {**found, **self._index.find([name for name in names if name not in found])}
 
-    def _predicate_table(self) -> pa.Table:
+    def _select(self, predicate: pc.Expression) -> np.ndarray:
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
-        columns = dict(self._index.small_columns(stored))
-        row_ids = np.arange(self._index.num_rows, dtype=np.int64)
+        columns = self._index.small_columns(stored)
         for name in self._predicate_specs.keys() & self._added.keys():
-            columns[name] = origin(self._index.files, row_ids, name)
-        # A table without columns would have no rows; an expression such as a constant names none.
-        return pa.table(columns or {"": pa.nulls(self._index.num_rows)})
+            columns[name] = origin(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
+        return evaluate(predicate, columns, self._index.num_rows)
 
 
 def each_row_once(ds: Dataset) -> Dataset:

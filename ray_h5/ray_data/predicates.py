@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.data.expressions import Expr, col
 
-from ray_h5.errors import OptionError
 from ray_h5.planning.criteria import build_where
-from ray_h5.planning.folds import fold_groups, index_for
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, list_paths
-from ray_h5.ray_data.api import build_index
+from ray_h5.planning.files import Files
+from ray_h5.planning.folds import fold_predicates
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.ray_data.tasks import in_tasks
 
 
 class RayFields:
@@ -34,13 +33,7 @@ def where(**criteria: Any) -> Expr:
     Parameters
     ----------
     **criteria
-        ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
-        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
-        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
-        the 1 and 0 of integer columns. A float is compared in the dtype of a column
-        of floats, as numpy 2 does: 0.1 is the 0.1 of a column of float32. (float16 is compared as
-        float32, of which no 0.1 is one of float16's.) Columns of integers are compared exactly: to
-        1.5 or NaN none of them is equal.
+        What to compare columns with, as for `ray_h5.torch_data.where`, which says how.
 
     Returns
     -------
@@ -50,13 +43,11 @@ def where(**criteria: Any) -> Expr:
     Raises
     ------
     PredicateError
-        If there is no criterion, or one of no kind above.
+        If there is no criterion, or one of another kind.
 
     Notes
     -----
-    Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
-    with NaN is false, so that ``~where(x=1)`` keeps NaN. `any_equal` and `row_mask` work where Ray
-    pushes the filter into the reading: before ``map_batches``, not behind it.
+    `any_equal` and `row_mask` work where Ray pushes the filter into the reading: before ``map_batches``, not behind it.
 
     Examples
     --------
@@ -73,8 +64,10 @@ def kfold(
     seed: int = 0,
     *,
     hdf5_group: str = "/",
+    dtypes: Mapping[str, object] | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
+    filesystem: object = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> list[tuple[Expr, Expr]]:
@@ -94,7 +87,7 @@ def kfold(
         Draws the folds.
     hdf5_group : str
         The group of the files that column names are relative to.
-    allow_external, index_dir, file_extensions, ignore_missing_paths
+    dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
 
     Raises
@@ -102,18 +95,7 @@ def kfold(
     OptionError
         If there are fewer groups than folds, or `group` is no name.
     """
-    if not isinstance(group, str):
-        raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
-    build = partial(
-        build_index,
-        list_paths(paths),
-        group=hdf5_group,
-        allow_external=allow_external,
-        index_dir=index_dir,
-        file_extensions=file_extensions,
-        ignore_missing_paths=ignore_missing_paths,
+    files = Files.of(
+        paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
     )
-    index = index_for(lambda names: build(columns=names), group, stratify)
-    fields = RayFields()
-    folds = fold_groups(index, k, group, stratify, seed)
-    return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]
+    return fold_predicates(files, k, group, stratify, seed, RayFields(), in_tasks)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.planning.criteria import any_equal, between, where
 from ray_h5.planning.paths import PathLike
 from ray_h5.planning.plan import make_plan
-from ray_h5.planning.planner import select
 from ray_h5.planning.predicate import evaluate
-from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec, cast_column
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.planning.selection import select
 from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample
@@ -28,11 +28,7 @@ _GUID = "guid"
 
 _INSTEAD = {"columns": "It is called load_fields here."}
 
-_NUMPY_DTYPES: dict[torch.dtype, np.dtype] = {
-    torch.float16: np.dtype(np.float16),
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-}
+_NUMPY_DTYPES = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
 
 
 class CombinedHDF5Dataset(H5Dataset):
@@ -68,7 +64,7 @@ class CombinedHDF5Dataset(H5Dataset):
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
-        `transform`, `group`, `allow_external`, `index_dir`, `file_extensions`, `ignore_missing_paths`
+        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`
         and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
         of `kfold`: it has to hold too, of the values as the files hold them.
 
@@ -191,7 +187,7 @@ class CombinedHDF5Dataset(H5Dataset):
             return select(self._index, self._index.columns, criterion)
         values = np.empty((self._index.num_rows, 1), spec.dtype)
         RowSource(make_plan(self._index, [spec]), kept_bytes=0).read_into({column: values}, np.arange(len(values)))
-        return evaluate(criterion, pa.table({column: values[:, 0]}))
+        return evaluate(criterion, {column: values[:, 0]}, len(values))
 
     def _has(self, column: str) -> bool:
         try:
@@ -200,8 +196,8 @@ class CombinedHDF5Dataset(H5Dataset):
             return False
         return True
 
-    def _cast(self, dtypes: Mapping[str, object]) -> Cast:
-        return partial(_as_floats_or_bool, dtypes, _NUMPY_DTYPES.get(self.dtype, np.dtype(np.float32)))
+    def _cast(self, cast: Cast) -> Cast:
+        return _FloatsOrBool(cast.dtypes, _NUMPY_DTYPES.get(self.dtype, np.float32))
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -215,22 +211,26 @@ class CombinedHDF5Dataset(H5Dataset):
         return values if values.dtype == self.dtype else values.to(self.dtype)
 
 
-def _as_floats_or_bool(dtypes: Mapping[str, object], floats: np.dtype, spec: ColumnSpec) -> ColumnSpec:
-    if spec.kind not in TENSOR_KINDS:
-        return cast_column(dtypes, spec)
-    if spec.name in dtypes:
-        raise OptionError(
-            f"dtypes: column {spec.name!r}: a CombinedHDF5Dataset casts all numbers to one dtype; expected "
-            "dtype=torch.float64 or the like, or H5Dataset(..., dtypes=...), which casts one column"
-        )
-    if spec.name == _GUID:
-        return spec
-    if spec.dtype.kind == "c" and spec.name not in _BOOLS:
-        raise UnsupportedColumnError(
-            f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
-            "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
-        )
-    return spec.cast(bool if spec.name in _BOOLS else floats)
+@dataclass(frozen=True)
+class _FloatsOrBool(Cast):
+    floats: npt.DTypeLike = np.float32
+
+    def __call__(self, spec: ColumnSpec) -> ColumnSpec:
+        if spec.kind not in TENSOR_KINDS:
+            return super().__call__(spec)
+        if spec.name in self.dtypes:
+            raise OptionError(
+                f"dtypes: column {spec.name!r}: a CombinedHDF5Dataset casts all numbers to one dtype; expected "
+                "dtype=torch.float64 or the like, or H5Dataset(..., dtypes=...), which casts one column"
+            )
+        if spec.name == _GUID:
+            return spec
+        if spec.dtype.kind == "c" and spec.name not in _BOOLS:
+            raise UnsupportedColumnError(
+                f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
+                "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
+            )
+        return spec.cast(bool if spec.name in _BOOLS else self.floats)
 
 
 def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -13,16 +13,15 @@ import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.rows import as_names, near_names
-from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import RowIndex, build_index
-from ray_h5.planning.lookup import Lookup
+from ray_h5.planning.files import Files
+from ray_h5.planning.index import RowIndex
 from ray_h5.planning.order import Order
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.plan import make_order, make_plan
-from ray_h5.planning.planner import select
-from ray_h5.planning.schema import Cast, cast_column
+from ray_h5.planning.predicate import as_expression
+from ray_h5.planning.schema import Cast
+from ray_h5.planning.selection import select
 from ray_h5.planning.shuffle import Shuffle
-from ray_h5.planning.store import check_index_dir
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.indices import check_index, check_indices
@@ -63,7 +62,7 @@ class H5Dataset(BatchedDataset):
         Files, directories and globs; see `read_h5`.
     columns : sequence of str, optional
         What a sample holds; None takes all columns.
-    predicate : pyarrow.compute.Expression, optional
+    predicate : expression of pyarrow or Ray, optional
         Which rows there are; see `where`.
     transform : callable, optional
         Applied to each sample.
@@ -73,8 +72,10 @@ class H5Dataset(BatchedDataset):
         numpy dtypes to cast columns to while reading; files may differ in what is cast away.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
-    index_dir : str, optional
+    index_dir : path-like, optional
         A folder that keeps what was found out about the files.
+    filesystem : pyarrow or fsspec file system, optional
+        A local one, or a subtree of a local one that relative paths start from.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5`` and ``hdf5``,
         and what a glob matches that names an ending itself, such as ``*.nc``.
@@ -116,31 +117,32 @@ class H5Dataset(BatchedDataset):
         group: str = "/",
         dtypes: Mapping[str, object] | None = None,
         allow_external: PathLike | Sequence[PathLike] = (),
-        index_dir: str | None = None,
+        index_dir: PathLike | None = None,
+        filesystem: object = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         cache_size: int = 0,
         cache_bytes: int | None = None,
         kept_bytes: int | None = None,
     ) -> None:
-        folder = None if index_dir is None else check_index_dir(index_dir)
-        scope = Scope.of(group, allow_external)
+        files = Files.of(
+            paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+        )
         self.transform = transform
-        self._files = expand_paths(paths, file_extensions, ignore_missing_paths)
-        self._lookup = Lookup(scope, folder)
-        self._choice = None if columns is None else as_names(columns), predicate, dict(dtypes or {})
+        self._files = replace(files, cast=self._cast(files.cast))
+        names = None if columns is None else as_names(columns)
+        self._choice = names, None if predicate is None else as_expression(predicate)
         self._bounds = cache_size, cache_bytes, kept_bytes
         self._build_index()
         self._closed = False
 
     def _build_index(self) -> None:
         """Find out what the files hold and which rows pass: when the dataset is made, or again if they changed."""
-        columns, predicate, dtypes = self._choice
+        columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
-        cast = self._cast(dtypes)
-        self._index = build_index(self._files, columns, self._lookup, cast)
-        delivered = self._index.delivered(dtypes)
-        self._specs = [cast(delivered[name]) for name in self._index.columns]
+        self._index = self._files.index(columns)
+        delivered = self._index.delivered
+        self._specs = [delivered[name] for name in self._index.columns]
         plan = make_plan(self._index, self._specs, self._select(predicate))
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
@@ -237,15 +239,15 @@ class H5Dataset(BatchedDataset):
         self._source.close()
         self._cache.clear()
 
-    def _cast(self, dtypes: Mapping[str, object]) -> Cast:
-        """Return what becomes of columns while they are read."""
-        return partial(cast_column, dtypes)
+    def _cast(self, cast: Cast) -> Cast:
+        """Return what becomes of columns while they are read, given what the user says of it."""
+        return cast
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
         # As in Ray, a predicate sees what is delivered.
-        selection = select(self._index, self._index.delivered(self._choice[2]), predicate)
+        selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
         return selection

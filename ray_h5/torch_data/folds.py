@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow.compute as pc
 
-from ray_h5.planning.criteria import where
-from ray_h5.planning.facts import Scope
-from ray_h5.planning.folds import fold_groups, index_for
-from ray_h5.planning.index import build_index
-from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths
+from ray_h5.planning.criteria import ArrowFields
+from ray_h5.planning.files import Files
+from ray_h5.planning.folds import fold_predicates
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 
 
 def kfold(
@@ -22,7 +20,10 @@ def kfold(
     seed: int = 0,
     *,
     hdf5_group: str = "/",
+    dtypes: Mapping[str, object] | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
+    index_dir: PathLike | None = None,
+    filesystem: object = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> list[tuple[pc.Expression, pc.Expression]]:
@@ -42,21 +43,20 @@ def kfold(
         Draws the folds, the same as ``ray_h5.kfold`` does.
     hdf5_group : str
         The group of the files that column names are relative to.
-    allow_external, file_extensions, ignore_missing_paths
+    dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
     ------
     OptionError
-        If there are fewer groups than folds.
+        If there are fewer groups than folds, or `group` is no name.
 
     Examples
     --------
     >>> for train, valid in kfold("data/*.h5", 4):  # doctest: +SKIP
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
-    lookup = Lookup(Scope.of(hdf5_group, allow_external))
-    files = expand_paths(paths, file_extensions, ignore_missing_paths)
-    index = index_for(lambda names: build_index(files, names, lookup), group, stratify)
-    folds = fold_groups(index, k, group, stratify, seed)
-    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
+    files = Files.of(
+        paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    )
+    return fold_predicates(files, k, group, stratify, seed, ArrowFields())

@@ -12,8 +12,8 @@ from ray_h5.planning.arrow import to_arrow
 from ray_h5.planning.criteria import any_equal, where
 from ray_h5.planning.index import build_index
 from ray_h5.planning.plan import read_rows
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.store import MEMORY
+from tests.planning.kit import plan_files
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ray_h5
 from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning import derived
 from ray_h5.planning.criteria import any_equal, between, derived_name, parse_derived, row_mask, where
-from ray_h5.planning.planner import plan_files
-from ray_h5.planning.predicate import evaluate
+from ray_h5.planning.predicate import as_expression, evaluate
+from tests.planning.kit import plan_files
 
 COLUMNS = {
     "u": np.array([0, 1, 2, 255], "u1"),
@@ -24,7 +25,6 @@ COLUMNS = {
     "t": np.datetime64("2020-01-01", "ns") + np.arange(4),
     "d": np.arange(4).astype("m8[ns]"),
 }
-TABLE = pa.table(COLUMNS)
 
 SCALARS = [
     ({"u": 1}, [1]),
@@ -88,44 +88,45 @@ SCALARS = [
 ]
 
 
+@pytest.mark.parametrize("make", [where, ray_h5.where])
 @pytest.mark.parametrize(("criteria", "rows"), SCALARS)
-def test_what_passes(criteria, rows):
-    assert evaluate(where(**criteria), TABLE).tolist() == rows
+def test_what_passes(criteria, rows, make):
+    assert evaluate(as_expression(make(**criteria)), COLUMNS, 4).tolist() == rows
     passing = set(rows)
     # What is not there is null nowhere: the rest passes what is not.
-    assert evaluate(~where(**criteria), TABLE).tolist() == [row for row in range(4) if row not in passing]
+    others = [row for row in range(4) if row not in passing]
+    assert evaluate(as_expression(~make(**criteria)), COLUMNS, 4).tolist() == others
 
 
 FLOATS = [0.1, 0.7, -0.0, 0.0, 1.0, 16777216.0, 1e300, -1e300, np.nan, np.inf, -np.inf, 0.10000000149011612]
 
 
-def passing(criteria, table):
-    return evaluate(where(**criteria), table).tolist()
+def passing(criteria, values):
+    return evaluate(where(**criteria), {"x": values}, len(values)).tolist()
 
 
 @given(st.sampled_from(["f4", "f8"]), st.sampled_from([0.3, *FLOATS]), st.sampled_from([0.3, *FLOATS]))
 def test_a_float_is_compared_in_the_dtype_of_the_column(dtype, one, other):
     with np.errstate(over="ignore"):
         values, low, high = np.array(FLOATS, dtype), np.array(one, dtype), np.array(other, dtype)
-    table = pa.table({"x": values})
-    assert passing({"x": one}, table) == np.flatnonzero(values == low).tolist()
+    assert passing({"x": one}, values) == np.flatnonzero(values == low).tolist()
     if not np.isnan(one):
-        assert passing({"x": [one]}, table) == np.flatnonzero(values == low).tolist()
-        assert passing({"x": between(one, None)}, table) == np.flatnonzero(values >= low).tolist()
-        assert passing({"x": between(None, one)}, table) == np.flatnonzero(values <= low).tolist()
+        assert passing({"x": [one]}, values) == np.flatnonzero(values == low).tolist()
+        assert passing({"x": between(one, None)}, values) == np.flatnonzero(values >= low).tolist()
+        assert passing({"x": between(None, one)}, values) == np.flatnonzero(values <= low).tolist()
     if one <= other:
         expected = np.flatnonzero((values >= low) & (values <= high)).tolist()
-        assert passing({"x": between(one, other)}, table) == expected
+        assert passing({"x": between(one, other)}, values) == expected
     # What is written with pyarrow stays pyarrow's.
     with np.errstate(invalid="ignore"):
         expected = np.flatnonzero(values.astype("f8") == one).tolist()
-    assert evaluate(pc.field("x") == one, table).tolist() == expected
+    assert evaluate(pc.field("x") == one, {"x": values}, len(values)).tolist() == expected
 
 
 @pytest.mark.parametrize("zero", [0, 0.0, -0.0, [0], [0.0], [-0.0], [0, 3], [0.5, 0]])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i8", "u1"])
 def test_zero_has_two_signs(zero, dtype):
-    assert passing({"x": zero}, pa.table({"x": np.array([0.0, 1, -0.0], dtype)})) == [0, 2]
+    assert passing({"x": zero}, np.array([0.0, 1, -0.0], dtype)) == [0, 2]
 
 
 @pytest.mark.parametrize("wanted", [0.1, [0.1], between(0.1, 0.1), between(None, 0.1), any_equal(0.1)])
@@ -174,7 +175,7 @@ def test_what_is_no_criterion(make, says):
 @pytest.mark.parametrize("criteria", [{"u": "x"}, {"s": 1}, {"s": True}, {"s": [1]}, {"u": ["a"]}, {"b": "x"}])
 def test_what_cannot_be_compared_says_what_with_what(criteria):
     with pytest.raises(PredicateError, match=r"cannot be evaluated on u: uint8, .*s: string"):
-        evaluate(where(**criteria), TABLE)
+        evaluate(where(**criteria), COLUMNS, 4)
 
 
 @given(st.text(), st.one_of(st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False)), st.none() | st.text())

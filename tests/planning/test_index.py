@@ -26,10 +26,10 @@ from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import FileTable, build_index
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.plan import read_rows
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.predicate import check_names, evaluate
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.store import MEMORY
+from tests.planning.kit import plan_files
 
 
 def rewrite(path, **columns):
@@ -344,7 +344,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
     index = build_index([str(tmp_path / "a.h5")])
     with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 's'.*dtypes=\{'s': bytes\}"):
         index.small_columns([index.columns["s"]])
-    as_bytes = index.delivered({"s": bytes})["s"]
+    as_bytes = index.columns["s"].cast(bytes)
     assert index.small_columns([as_bytes])["s"].to_pylist() == [b"ok", b"M\xfcller"]
 
 
@@ -363,7 +363,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
 )
 def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
     with pytest.raises(error, match=says):
-        build_index(five_files, ["signal", "name"]).delivered(dtypes)
+        _ = build_index(five_files, ["signal", "name"], cast=Cast(dtypes)).delivered
 
 
 def test_predicates_are_checked_by_name():
@@ -379,39 +379,39 @@ def test_predicates_are_checked_by_name():
 
 
 def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
-    table = pa.table({"label": [1, 2]})
-    assert evaluate(pa.compute.field("label") > 1, table).tolist() == [1]
+    columns = {"label": [1, 2]}
+    assert evaluate(pa.compute.field("label") > 1, columns, 2).tolist() == [1]
     with pytest.raises(PredicateError, match=r"label: int64"):
-        evaluate(pa.compute.field("label") > "x", table)
+        evaluate(pa.compute.field("label") > "x", columns, 2)
     with pytest.raises(PredicateError, match=r"it gives int64, and neither true nor false"):
-        evaluate(pa.compute.field("label") + 1, table)
+        evaluate(pa.compute.field("label") + 1, columns, 2)
 
 
 def test_text_compared_with_numbers_says_how_to_write_the_value():
     names = pa.array(["a"], pa.large_string())
-    table = pa.table({"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]})
+    columns = {"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]}
     for criterion in ({"epoch": "10"}, {"epoch": ["x"]}):
         with pytest.raises(PredicateError, match=r"float is compared with numbers only; write 10 in place of '10'"):
-            evaluate(where(**criterion), table)
+            evaluate(where(**criterion), columns, 1)
     for criterion in ({"guid": 3}, {"guid": 1}, {"guid": [3, 4]}, {"guid": 1.5}, {"guid": between(1, 2)}):
         with pytest.raises(PredicateError, match=r"large_string is compared with text only; write '3' in place of 3"):
-            evaluate(where(**criterion), table)
+            evaluate(where(**criterion), columns, 1)
     with pytest.raises(PredicateError, match=r"input types \(date32\[day\], string\)"):
-        evaluate(where(day="x"), table)
+        evaluate(where(day="x"), columns, 1)
 
 
-def test_the_rows_that_pass_are_found_without_a_copy_of_the_table():
-    table = pa.table({"a": pa.chunked_array([np.arange(i, i + 1000) for i in range(0, 4_000_000, 1000)])})
+def test_the_rows_that_pass_are_found_without_a_copy_of_the_columns():
+    column = pa.chunked_array([np.arange(i, i + 1000) for i in range(0, 4_000_000, 1000)])
     pool = pa.proxy_memory_pool(pa.default_memory_pool())
     previous, _ = pa.default_memory_pool(), pa.set_memory_pool(pool)
     try:
-        assert evaluate(pa.compute.field("a") >= 10, table).tolist() == list(range(10, 4_000_000))
+        assert evaluate(pa.compute.field("a") >= 10, {"a": column}, 4_000_000).tolist() == list(range(10, 4_000_000))
     finally:
         pa.set_memory_pool(previous)
-    assert 0 < pool.max_memory() < table.nbytes / 2
+    assert 0 < pool.max_memory() < column.nbytes / 2
 
 
 def test_null_passes_nothing():
-    table = pa.table({"a": pa.array([1, None, 3])})
-    assert evaluate(pa.compute.field("a") > 1, table).tolist() == [2]
-    assert evaluate(~(pa.compute.field("a") > 1), table).tolist() == [0]
+    columns = {"a": pa.array([1, None, 3])}
+    assert evaluate(pa.compute.field("a") > 1, columns, 3).tolist() == [2]
+    assert evaluate(~(pa.compute.field("a") > 1), columns, 3).tolist() == [0]

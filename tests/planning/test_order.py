@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ray_h5.planning.index import build_index
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order, row_keys
 from ray_h5.planning.plan import decide_unit, make_order, make_plan
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import Stretch, read_block
 from ray_h5.planning.shuffle import Shuffle, make_key
+from tests.planning.kit import plan_files
 
 
 def starts_of(sizes):

@@ -17,10 +17,10 @@ from ray_h5.planning.facts import Scope
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
 from ray_h5.planning.plan import ReadPlan, Tail
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import Position, Stretch, position_of, read_block, resume
 from ray_h5.planning.progress import Cut, Done
 from ray_h5.planning.shuffle import Shuffle
+from tests.planning.kit import plan_files
 
 
 def plan_of(num_rows, block_rows, shuffle=None, tail=None):

@@ -21,9 +21,9 @@ from ray_h5.planning import encoding, store
 from ray_h5.planning.criteria import any_equal, where
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.index import build_index
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.store import MEMORY
+from tests.planning.kit import plan_files
 
 PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
 
@@ -83,7 +83,7 @@ import json, sys
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.criteria import any_equal, where
-from ray_h5.planning.planner import plan_files
+from tests.planning.kit import plan_files
 del Scope.open
 predicate = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
 index, plan = plan_files(sys.argv[2:], columns=["signal"], predicate=predicate, index_dir=sys.argv[1])
@@ -542,7 +542,7 @@ def test_writers_at_one_time_leave_whole_files(tmp_path, files):
     code = """
 import sys
 from ray_h5.planning.criteria import where
-from ray_h5.planning.planner import plan_files
+from tests.planning.kit import plan_files
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.store import MEMORY
 for i in range(10):

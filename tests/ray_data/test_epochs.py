@@ -14,9 +14,9 @@ import ray_h5
 from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.criteria import where as arrow_where
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.internals import datasources
+from tests.planning.kit import plan_files
 
 from .kit import ids_of, write_chunked
 

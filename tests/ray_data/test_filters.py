@@ -1,22 +1,26 @@
 import os
+import pickle
 import re
 import time
+import tracemalloc
 
 import h5py
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import ray
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ray.data.expressions import col, lit
+from ray.data.datatype import DataType
+from ray.data.expressions import col, lit, udf
 
 import ray_h5
 from ray_h5 import any_equal, between, row_mask, where
 from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.planning.criteria import where as arrow_where
-from ray_h5.planning.planner import plan_files
-from ray_h5.torch_data import H5Dataset
-from tests.planning.test_planner import NAMES, TEXTS, table_of, write
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
+from tests.planning.kit import plan_files
+from tests.planning.test_selection import NAMES, TEXTS, table_of, write
 
 from .kit import ids_of
 
@@ -115,8 +119,23 @@ def test_the_same_words_select_the_same_rows_with_ray_and_without(paths, criteri
     plan = plan_files(paths, columns=["x"], predicate=arrow_where(**criteria))[1]
     ds = read(paths, columns=["x"]).filter(expr=where(**criteria))
     assert ids_of(ds) == plan.selection.tolist() == pushed(ds).plan().selection.tolist()
+    for predicate in (where(**criteria), ~where(**criteria)):  # those of Ray are taken without it too
+        rows = plan_files(paths, columns=["x"], predicate=predicate)[1].selection
+        assert rows.tolist() == pushed(read(paths, columns=["x"]).filter(expr=predicate)).plan().selection.tolist()
     negated = read(paths, columns=["x"]).filter(expr=~where(**criteria))
     assert sorted(ids_of(negated) + plan.selection.tolist()) == list(range(100))
+
+
+def test_datasets_without_ray_take_its_predicates(paths):
+    predicate = where(u=1, classes=any_equal(2)) | where(**{"mask/train": row_mask()})
+    (expected,) = {tuple(H5Dataset(paths, ["x"], each).selection) for each in (predicate, predicate.to_pyarrow())}
+    assert 0 < len(expected) < 100
+    assert tuple(CombinedHDF5Dataset(paths, ["x"], predicate=predicate).selection) == expected
+    assert sum(len(batch["x"]) for batch in loader(paths, 4, columns=["x"], predicate=predicate)) == len(expected)
+    assert b"ray.data" not in pickle.dumps(H5Dataset(paths, ["x"], predicate))  # a worker need not import it
+    doubled = udf(return_dtype=DataType.int64())(lambda values: pc.multiply(values, 2))
+    with pytest.raises(PredicateError, match="UDF expressions cannot be converted"):
+        H5Dataset(paths, ["x"], doubled(col("u")) > 2)
 
 
 @pytest.mark.parametrize("wanted", [0.1, [0.1], between(0.1, 0.1), any_equal(0.1)])
@@ -267,6 +286,22 @@ def test_counting_and_planning_read_nothing_more(paths):
     assert pushed(ds).plan() is plan  # made once
     tasks = source.get_read_tasks(1)
     assert sum(task.metadata.num_rows for task in tasks) == expected
+
+
+def test_nothing_is_made_for_each_row_but_what_the_filter_names(tmp_path):
+    rows = 1_000_000
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["label"] = np.zeros(rows, "u1")
+        file["label"][7] = 1
+    source = pushed(ray_h5.read_h5(tmp_path, include_row_ids=True, include_paths=True).filter(expr=where(label=1)))
+    ray_h5.build_index(tmp_path, predicate_columns=["label"])  # reading them is another matter
+    tracemalloc.start()
+    try:
+        assert source.plan().selection.tolist() == [7]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * rows  # labels and whether they pass, a byte each; a row id has eight
 
 
 def test_the_selection_reaches_tasks_by_reference(tmp_path):

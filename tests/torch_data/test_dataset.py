@@ -14,7 +14,6 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.planning.planner import plan_files
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5DataLoader,
@@ -29,6 +28,7 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
+from tests.planning.kit import plan_files
 
 from .conftest import ids_of
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.planning.criteria import between, where
 from ray_h5.planning.facts import Scope
-from ray_h5.planning.planner import plan_files
 from ray_h5.planning.position import Stretch, read_block
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import MEMORY
+from tests.planning.kit import plan_files
 
 field = pc.field
 TEXTS = ["", "a", "b", "ab", "ä", "Z", "a\nb"]

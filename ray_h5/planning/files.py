@@ -1,0 +1,74 @@
+"""What a user says of files, the same wherever files are read -> which they are, and how they are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ray_h5.errors import OptionError
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.index import RowIndex, build_index
+from ray_h5.planning.lookup import Lookup, Spread, read_ahead
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
+from ray_h5.planning.schema import Cast
+from ray_h5.planning.store import check_index_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Which files, how they are opened, and what becomes of their columns.
+
+    Attributes
+    ----------
+    paths : list of str
+        The files, in the order of row ids.
+    scope : Scope
+        How they are opened.
+    index_dir : str, optional
+        A folder that keeps what is found out about them.
+    cast : Cast
+        What becomes of columns while they are read.
+    local_only : bool
+        Whether only this node has them.
+    """
+
+    paths: Sequence[str]
+    scope: Scope
+    index_dir: str | None
+    cast: Cast
+    local_only: bool
+
+    @classmethod
+    def of(
+        cls,
+        paths: PathLike | Sequence[PathLike],
+        group: str = "/",
+        dtypes: Mapping[str, object] | None = None,
+        allow_external: PathLike | Sequence[PathLike] = (),
+        index_dir: PathLike | None = None,
+        filesystem: object = None,
+        file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+        ignore_missing_paths: bool = False,
+        threads: int = 1,
+    ) -> Files:
+        """Return what a user's arguments mean; they are those of `read_h5`.
+
+        Raises
+        ------
+        NotFoundError, NotReadableError, OptionError
+            If there are no such files, or an argument means nothing.
+        """
+        given = list_paths(paths)
+        if not isinstance(group, str):
+            raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
+        if dtypes is not None and not isinstance(dtypes, Mapping):
+            raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
+        scope = Scope.of(group, allow_external, threads)
+        folder = None if index_dir is None else check_index_dir(index_dir)
+        files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
+        return cls(files, scope, folder, Cast(dict(dtypes or {})), is_local_only(given))
+
+    def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
+        """Return the index of some columns, or of all; `spread` does the work unless only this node has the files."""
+        lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
+        return build_index(self.paths, columns, lookup, self.cast)

@@ -1,0 +1,28 @@
+from ray_h5.planning.facts import Scope
+from ray_h5.planning.files import Files
+from ray_h5.planning.plan import make_plan
+from ray_h5.planning.predicate import as_expression
+from ray_h5.planning.schema import Cast
+from ray_h5.planning.selection import select
+from ray_h5.planning.store import check_index_dir
+
+
+def plan_files(
+    paths,
+    *,
+    columns=None,
+    predicate=None,
+    shuffle=None,
+    dtypes=None,
+    allow_external=(),
+    index_dir=None,
+    block_rows=None,
+    threads=1,
+):
+    """Return the index of some files, and the plan to read their selected rows."""
+    folder = None if index_dir is None else check_index_dir(index_dir)
+    files = Files(paths, Scope.of("/", allow_external, threads), folder, Cast(dtypes or {}), False)
+    index = files.index(columns)
+    specs = index.delivered
+    selection = None if predicate is None else select(index, specs, as_expression(predicate))
+    return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
