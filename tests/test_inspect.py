@@ -255,8 +255,19 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: link 'bad' leads to " in shown
     assert shown.count(said) == 2
     assert "\nLeft out by read_h5 and H5Dataset:\n  data/demo_0 ... demo_199/words: holds an array of strings" in shown
-    assert "\nAdvice:\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
+    assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample or an episode" in shown
+    assert "\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
     assert "group='data/demo_0'" not in shown  # the links are refused first
+
+
+@pytest.mark.parametrize(("many", "told"), [(31, False), (32, True)])
+def test_columns_that_may_be_samples_are_told(tmp_path, capsys, many, told):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(many):
+            file[f"lead_{i}"] = np.zeros((5, 3))
+    status, shown = shown_of(tmp_path / "a.h5", capsys)
+    assert status == 0
+    assert (f"  lead_0 ... lead_{many - 1}: {many} columns alike. If each is a sample" in shown) == told
 
 
 def test_a_column_that_is_named_has_a_line_of_its_own(demos, capsys):
@@ -276,7 +287,7 @@ def test_many_columns(tmp_path, capsys):
     status, shown = shown_of(tmp_path / "a.h5", capsys)
     assert status == 0
     lines = shown.splitlines()
-    assert len(lines) == 2 + 60 + 1 + 3
+    assert len(lines) == 2 + 60 + 1 + 2 + 3
     assert "\n  d0 ... d299 (300 columns alike)  " in shown
     assert "\n  gene_a ... gene_jj (300 columns alike)  " in shown
     assert lines[62] == "  and 242 more; --columns NAME shows one"

@@ -14,6 +14,9 @@ from ray_h5.inspect.table import MAX_LINES, size, table
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
 
+_MANY = 32
+"""As many groups or columns that are alike may be samples: of leads and cameras there are fewer."""
+
 _INTERNAL = ("#refs#", "#subsystem#")
 """Groups in which MATLAB keeps what its cells, structs and objects refer to."""
 
@@ -39,7 +42,8 @@ def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
     yield from _section("Cannot be read:", _refused(first.path, refused))
     yield from _section("Left out by read_h5 and H5Dataset:", _left_out(first.path, columns))
     yield from _section("Names of values:", _together([(each.name, _members(each)) for each in columns if each.enum]))
-    yield from _section("Advice:", _together([(each.name, text) for each in columns for text in each.advice]))
+    advice = _together([(each.name, text) for each in columns for text in each.advice])
+    yield from _section("Advice:", [*_samples(columns), *advice])
     if report.problem is not None:
         yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
@@ -95,6 +99,19 @@ def _refused(path: str, refused: Sequence[Trouble]) -> list[str]:
 
 def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
     return _together([(each.name, _reason(path, each.name, each.left_out)) for each in columns if each.left_out])
+
+
+def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Say what to do with samples that are groups or datasets of their own, and so columns."""
+    for top in fold({each.name: (each.dtype, each.row_shape) for each in columns}):
+        for above, node in top.walk():
+            if len(node.siblings) >= _MANY:
+                name, what = "/".join(each.name for each in (*above, node)), "groups" if node.below else "columns"
+                yield (
+                    f"{name}: {len(node.siblings)} {what} alike. If each is a sample or an episode of its own: the "
+                    "README, 'What it does not do', has how to make rows of them"
+                )
+                return
 
 
 def _members(column: ColumnReport) -> str:

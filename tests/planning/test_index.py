@@ -1,3 +1,4 @@
+import logging
 import os
 import pickle
 from datetime import date
@@ -228,7 +229,8 @@ def test_what_is_left_out_is_said_once(tmp_path, caplog, indexed):
 def test_what_is_left_out_is_not_said_at_length(tmp_path, caplog):
     write_what_cannot_be_read(tmp_path / "a.h5", 200)
     build_index([str(tmp_path / "a.h5")])
-    (said,) = [record.getMessage() for record in caplog.records]
+    # A slow machine is told how far it is, too.
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert said.startswith("left out 203 of 204 columns: ")
     assert "and 198 more; name columns" in said
     assert len(said) < 800
