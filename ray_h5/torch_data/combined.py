@@ -55,7 +55,7 @@ class CombinedHDF5Dataset(H5Dataset):
         time step counts.
     cache_size : int
         Samples kept in memory once read, in each process: the least recently used one is dropped
-        for a new one. 0 keeps none. Without effect where all rows stay in memory anyway (`kept_bytes`).
+        for a new one. 0 keeps none. Where all rows stay in memory by `kept_bytes`, it takes no memory and only counts.
     pin_memory : bool
         Whether batches are to be pinned: `create_optimized_dataloader` does so where there is a GPU.
         A `DataLoader` has an option of its own.
