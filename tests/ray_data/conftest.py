@@ -10,8 +10,6 @@ _OPTIONS = {
     "object_store_memory": 256 << 20,
     "include_dashboard": False,
     "log_to_driver": False,
-    # Ray ends idle workers beyond num_cpus after a second; each test would start some anew, and torch in them.
-    "_system_config": {"num_workers_soft_limit": 10},
 }
 
 
