@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -165,6 +165,8 @@ class RankMemCachedH5Dataset(BatchedDataset):
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
         plain = self.transform is None and self.target_transform is None
+        if plain and len(self._tensors) == 1 and not len(wanted):
+            return cast("Sequence[Any]", self.x[:0])  # the tensor tells what no samples are like
         if not plain or len(self._tensors) == 1:  # of tensors alone, the views are stacked: one copy too
             return [self._sample(i) for i in wanted.tolist()]
         arrays = self._new_batch(len(wanted))

@@ -68,6 +68,13 @@ class TestInOneProcess:
         assert any("50 samples" in each for each in said)
         assert torch.cuda.is_available() or any("not pinned" in each for each in said)
 
+    @pytest.mark.parametrize("none", [[], slice(0, 0), np.empty(0, np.int64)])
+    def test_no_indices_are_an_empty_batch(self, pairs, none):
+        alone = RankMemCachedH5Dataset(pairs, "images", log_fn=silent)
+        x, y = RankMemCachedH5Dataset(pairs, "images", "labels", log_fn=silent)[none]
+        assert (alone[none].shape, alone[none].dtype) == (x.shape, x.dtype) == ((0, *alone[0].shape), alone[0].dtype)
+        assert y.shape == (0,)
+
     @pytest.mark.parametrize("share", [False, True])
     def test_batches(self, pairs, share):
         dataset = RankMemCachedH5Dataset(
