@@ -27,8 +27,8 @@ def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
 
 
 def test_processes_share_the_files(tmp_path: Path) -> None:
-    alone = run(tmp_path, seed=3, numbers=range(40), seconds=100, timeout_s=10)
-    shared = run_all(tmp_path, 3, range(40), seconds=100, timeout_s=10, processes=2)
+    alone = run(tmp_path, seed=3, numbers=range(60), seconds=100, timeout_s=10)
+    shared = run_all(tmp_path, 3, range(60), seconds=100, timeout_s=10, processes=2)
     assert shared.counts == alone.counts
     assert sorted(shared.contained) == sorted(alone.contained)
 

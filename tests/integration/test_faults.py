@@ -55,7 +55,6 @@ def test_a_node_is_cut_off_the_network(play):
     assert result.items() >= whole(640).items()
 
 
-@pytest.mark.nightly
 def test_an_object_store_too_small_spills(play):
     result = play("spill", limit_s=180, mb=160)
     assert result["spilled_mb"] > 40, "hardly anything was spilled: the test does not test"

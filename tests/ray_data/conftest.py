@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 import ray
 
-_OPTIONS = {
-    "num_cpus": 2,
-    "object_store_memory": 256 << 20,
-    "include_dashboard": False,
-    "log_to_driver": False,
-}
+_OPTIONS = {"num_cpus": 2, "object_store_memory": 256 << 20, "include_dashboard": False, "log_to_driver": False}
 
 
 @pytest.fixture(scope="session")

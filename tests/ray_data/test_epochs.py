@@ -350,7 +350,6 @@ print("done")
 """
 
 
-@pytest.mark.nightly
 def test_names_are_known_to_a_ray_that_is_started_anew(paths):
     child = subprocess.run(
         [sys.executable, "-c", ANEW, paths[0]], check=False, capture_output=True, text=True, timeout=120
