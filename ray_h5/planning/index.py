@@ -177,9 +177,9 @@ class RowIndex:
         PredicateError
             If one holds an array a row.
         """
-        specs = {**self.find(names), **self.delivered}
+        specs = {name: self.cast(spec) for name, spec in self.find(names).items()}
         check_names(names, specs)
-        return self.small_columns([specs[name] for name in names])
+        return self.small_columns(list(specs.values()))
 
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
         """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept."""
@@ -236,7 +236,9 @@ def build_index(
     wanted = None if columns is None else tuple(dict.fromkeys(as_names(columns)))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
-    return _build(paths, wanted, lookup or Lookup(), cast or Cast())
+    index = _build(paths, wanted, lookup or Lookup(), cast or Cast())
+    index.find(list(index.cast.dtypes))  # raises for a column that no file has
+    return index
 
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:

@@ -37,6 +37,9 @@ class Recent(Generic[Value]):
         self._start()
         os.register_at_fork(after_in_child=self._after_fork)
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def get(self, key: Hashable) -> Value | None:
         """Return a value, if it is there."""
         with self._lock:

@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["in_two", "moments_of"]
 
 _BLOCK_VALUES = 262_144
-"""Values converted to float64 at a time, so that they stay in a core's cache; measured."""
+"""Values converted to float64 at a time, so that they stay in the caches; measured."""
 
 
 def moments_of(

@@ -418,14 +418,14 @@ def test_memory_is_bounded(files, monkeypatch):
     monkeypatch.setattr(MEMORY.kept, "most", 3)
     for _ in range(3):
         assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
-        assert len(MEMORY.kept._kept) <= 3
+        assert len(MEMORY.kept) <= 3
     monkeypatch.setattr(MEMORY.kept, "most", 100)
     monkeypatch.setattr(MEMORY.kept, "most_bytes", 60)
     for predicate in (PREDICATE, where(score=1.0), PREDICATE):
         plan_files(files, predicate=predicate)
         assert 0 <= MEMORY.kept.total_bytes <= 60
         assert sum(size for _, size in MEMORY.kept._kept.values()) == MEMORY.kept.total_bytes
-        assert len(MEMORY.kept._kept) < 5
+        assert len(MEMORY.kept) < 5
     MEMORY.clear()
     assert MEMORY.kept.total_bytes == 0
 

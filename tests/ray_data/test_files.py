@@ -10,7 +10,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import ray_h5
 import ray_h5.torch_data
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.planning.files import Files
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -71,3 +71,9 @@ def test_folds_are_of_what_is_delivered(given):
     folds = ray_h5.torch_data.kfold(**{**given, "group": "guid"}, hdf5_group="deep", k=2, stratify=None)
     tested = [ray_h5.torch_data.H5Dataset(**given, predicate=test) for _, test in folds]
     assert sorted(int(sample.guid) for dataset in tested for sample in dataset) == list(range(8))
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_dtypes_of_a_column_that_is_not_there_are_an_error(given, entrance):
+    with pytest.raises(UnknownColumnError, match=r"no 'gid' below group 'deep'\. Did you mean 'guid'"):
+        enter(entrance, {**given, "dtypes": {"guid": "i8", "gid": "i8"}})
