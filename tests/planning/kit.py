@@ -1,3 +1,5 @@
+from hypothesis import strategies as st
+
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.files import Files
 from ray_h5.planning.plan import make_plan
@@ -26,3 +28,16 @@ def plan_files(
     specs = index.delivered
     selection = None if predicate is None else select(index, specs, as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
+
+
+def combined(leaves, max_leaves):
+    """Return predicates made of some others by and, or and not."""
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.builds(lambda a, b: a & b, inner, inner),
+            st.builds(lambda a, b: a | b, inner, inner),
+            st.builds(lambda a: ~a, inner),
+        ),
+        max_leaves=max_leaves,
+    )

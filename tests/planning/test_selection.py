@@ -14,7 +14,7 @@ from ray_h5.planning.facts import Scope
 from ray_h5.planning.position import Stretch, read_block
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.store import MEMORY
-from tests.planning.kit import plan_files
+from tests.planning.kit import combined, plan_files
 
 field = pc.field
 TEXTS = ["", "a", "b", "ab", "ä", "Z", "a\nb"]
@@ -64,15 +64,7 @@ leaves = st.one_of(
     st.just(field("b")),
     st.just(field("f") == field("i")),
 )
-predicates = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=5,
-)
+predicates = combined(leaves, max_leaves=5)
 
 
 @pytest.fixture(scope="module")

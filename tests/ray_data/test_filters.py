@@ -19,7 +19,7 @@ from ray_h5 import any_equal, between, row_mask, where
 from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.planning.criteria import where as arrow_where
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
-from tests.planning.kit import plan_files
+from tests.planning.kit import combined, plan_files
 from tests.planning.test_selection import NAMES, TEXTS, table_of, write
 
 from .kit import ids_of
@@ -76,15 +76,7 @@ leaves = st.one_of(
     st.builds(lambda n, v: col(n) + col("i") > v, numbers.filter(lambda n: n != "u"), values),
     st.just(col("b")),
 )
-predicates = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=4,
-)
+predicates = combined(leaves, max_leaves=4)
 
 
 @settings(max_examples=30)
