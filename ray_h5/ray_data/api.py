@@ -14,6 +14,7 @@ from ray_h5.planning.index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
+from ray_h5.ray_data.internals import begin_with_limits
 from ray_h5.ray_data.tasks import in_tasks
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def read_h5(
     ds = _dataset(source, **resources)
     # The dataset has a context of its own; that of the user stays as it is.
     ds.context.execution_options.preserve_order |= in_order
+    begin_with_limits(ds)
     return ds
 
 

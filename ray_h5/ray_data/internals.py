@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple
 
 import ray
 from ray._private.worker import global_worker
 from ray.data import DataContext, DataIterator, Dataset, Datasource
+from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.limit_operator import LimitOperator
 from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
 from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
+
+_LIMITS_WAIT_SECONDS = 0.1
+"""How long an execution waits to be told what the cluster has; an answer takes a few milliseconds."""
 
 
 class Execution(NamedTuple):
@@ -56,6 +62,34 @@ def running_dataset(context: DataContext) -> Execution:
             return Execution(name, int(run), isinstance(frame.f_locals.get("dag"), LimitOperator))
         frame = frame.f_back
     return Execution("", context._execution_idx)
+
+
+class KnownLimits(ExecutionCallback):
+    """Lets an execution know from its start what the cluster has.
+
+    Ray 2.60 asks for it without waiting for the answer, takes none for nothing at all, and asks again a
+    second later. Until then it runs one task at a time, however many CPUs there are: the whole of a short
+    epoch, and the first second of each.
+    """
+
+    def before_execution_starts(self, executor: Any) -> None:
+        """Wait for the answer, or for as long as it should take."""
+        deadline = time.monotonic() + _LIMITS_WAIT_SECONDS
+        with suppress(AttributeError):  # another version of Ray: as it does without this
+            while executor._cluster_autoscaler.get_total_resources().is_zero() and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    def on_execution_step(self, executor: Any) -> None:
+        """Have it asked again if there was none, as before the first execution of all."""
+        with suppress(AttributeError):
+            manager = executor._resource_manager
+            if manager._global_limits.is_zero():
+                manager._global_limits_last_update_time = 0
+
+
+def begin_with_limits(ds: Dataset) -> None:
+    """Have the executions of a dataset, and of those derived from it, begin with all that the cluster has."""
+    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, KnownLimits]
 
 
 def task_attempts() -> int:

@@ -2,7 +2,9 @@
 
 import os
 import socket
+import time
 
+import numpy as np
 import pytest
 import ray
 
@@ -34,3 +36,23 @@ def test_what_ranks_lose_is_known_without_reading(signals, monkeypatch, caplog):
     monkeypatch.setattr(ray.data.Dataset, "count", None)  # it would read and transform all rows
     ray_h5.data_config().configure({"counted": ds}, 3, None, None)
     assert "the last 2 of 50 rows do not divide among 3 workers" in caplog.text
+
+
+def test_an_epoch_runs_as_many_tasks_as_there_are_cpus_from_its_start(signals):
+    ds = ray_h5.read_h5(signals, columns=["label"], override_num_blocks=2)
+    ds.materialize()  # Ray starts what it needs once for all executions
+
+    def hours(batch):
+        start = time.time()
+        time.sleep(0.8)  # less than the second that Ray left to itself lets a single task run for
+        return {"start": np.array([start]), "stop": np.array([time.time()]), "rows": np.array([len(batch["label"])])}
+
+    times = ds.map_batches(hours, batch_size=None).take_all()
+    assert len(times) == 2
+    assert max(each["start"] for each in times) < min(each["stop"] for each in times)
+
+
+def test_the_context_of_the_user_stays_as_it_is(signals):
+    before = list(ray.data.DataContext.get_current().custom_execution_callback_classes)
+    ray_h5.read_h5(signals, columns=["label"]).take(1)
+    assert ray.data.DataContext.get_current().custom_execution_callback_classes == before
