@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -165,6 +166,12 @@ class Order:
         return make_key(self.shuffle.seed, epoch, *purpose)
 
 
+@lru_cache(maxsize=8)
+def _of_epoch(seed: int, epoch: int) -> RoundKeys:
+    """Return what the keys of all rows of an epoch are made from: plain datasets ask for it batch by batch."""
+    return make_key(seed, epoch, _KEYS)
+
+
 def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """Return a key for the randomness of each row in an epoch.
 
@@ -180,7 +187,7 @@ def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     numpy.ndarray
         uint64: a hash of (seed, epoch, row id), whichever task or worker asks.
     """
-    first, second = make_key(seed, epoch, _KEYS)[:2]
+    first, second = _of_epoch(seed, epoch)[:2]
     keys = np.asarray(row_ids).astype(np.uint64)
     keys += np.uint64(first)
     mix(keys)
