@@ -20,6 +20,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.limit_operator import LimitOperator
 from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
 from ray.data._internal.logical.interfaces import LogicalPlan
+from ray.data._internal.logical.operators import MapBatches
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
 _LIMITS_WAIT_SECONDS = 0.1
@@ -110,10 +111,10 @@ def operators(ds: Dataset) -> list[Any]:
 
 
 def row_count_changers(ds: Dataset) -> list[str]:
-    """Return the names of the operators behind the reading that may change the number of rows.
+    """Return the names of the operators behind the reading that may change the number of rows, or of a block.
 
     A function of the user may, unless ``map_batches`` was told ``udf_modifying_row_count=False`` or
-    the function has the attribute ``keeps_rows``.
+    the function has the attribute ``keeps_rows``; what makes other blocks does.
     """
     return [
         operator.name
@@ -121,7 +122,11 @@ def row_count_changers(ds: Dataset) -> list[str]:
         if operator.input_dependencies
         and type(operator).__name__ != "StreamingSplit"
         and not getattr(getattr(operator, "fn", None), "keeps_rows", False)
-        and (len(operator.input_dependencies) > 1 or getattr(operator, "can_modify_num_rows", True))
+        and (
+            len(operator.input_dependencies) > 1
+            or type(operator).__name__ == "StreamingRepartition"
+            or getattr(operator, "can_modify_num_rows", True)
+        )
     ]
 
 
@@ -143,6 +148,26 @@ def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) ->
     dag = ds._logical_plan.dag
     after = dag._apply_transform(changed)
     return ds if after is dag else Dataset._from_parent(ds, LogicalPlan(after, ds.context))
+
+
+def with_whole_blocks(ds: Dataset) -> Dataset:
+    """Return a dataset that does the same, each of its functions giving one block for each that it gets.
+
+    Left to itself Ray joins blocks of fewer rows than the ``batch_size`` of ``map_batches``, and cuts those that
+    have become larger than its ``target_max_block_size``, as bytes that become floats may: which rows a worker of
+    a trainer gets then is not what was planned.
+    """
+
+    def changed(operator: Any) -> Any:
+        if not isinstance(operator, MapBatches) or operator.min_rows_per_bundled_input is None:
+            return operator
+        return dataclasses.replace(operator, min_rows_per_bundled_input=None)
+
+    context = ds.context.copy()
+    context.target_max_block_size = None
+    whole = Dataset._from_parent(ds, LogicalPlan(ds._logical_plan.dag._apply_transform(changed), context))
+    whole._context = context  # that of the parent stays as it is
+    return whole
 
 
 def workers_that_share(shard: DataIterator) -> int | None:

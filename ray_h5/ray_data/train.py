@@ -22,6 +22,7 @@ from ray_h5.ray_data.internals import (
     row_count_changers,
     trainer_datasets,
     with_datasources,
+    with_whole_blocks,
     workers_that_share,
 )
 
@@ -48,7 +49,9 @@ class OrderedDataConfig(DataConfig):
             if changers:
                 datasets[name] = _with_rows_changed(ds)
                 _say_what_changes_rows(name, changers)
-            elif self._shared == "all" or name in self._shared:
+                continue
+            datasets[name] = with_whole_blocks(ds)
+            if self._shared == "all" or name in self._shared:
                 _say_what_is_lost(name, ds, world_size)
         return super().configure(datasets, world_size, *args, **kwargs)
 

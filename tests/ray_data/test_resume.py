@@ -78,6 +78,37 @@ def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_r
         assert set(rows) == set(expected)
 
 
+def merged(ds):
+    return ds.map_batches(lambda batch: batch, batch_size=40, udf_modifying_row_count=False)
+
+
+def cut(ds):
+    ds.context.target_max_block_size = 256  # bytes, of about 600 that a block has
+    return ds.map_batches(lambda batch: batch, udf_modifying_row_count=False)
+
+
+def cut_row_by_row(ds):
+    ds.context.target_max_block_size = 256
+    return ds.map(lambda row: row)
+
+
+@pytest.mark.parametrize("work", [merged, cut, cut_row_by_row])
+def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
+    def part(steps, position=None):
+        ds = work(read(paths, name, 16))
+        set_epoch(name, 1, position=position, world_size=2)
+        shards = [each[name] for each in ray_h5.data_config().configure({name: ds}, 2, None, None)]
+        found = ray.get([consume.remote(shard, steps) for shard in shards])
+        rows = [[row for batch in share for row in batch] for share in found]
+        return rows[0] + rows[1], running(name).position(len(rows[0]))
+
+    name = f"whole_{work.__name__}"
+    had, position = part(3)
+    rest, _ = part(100, position)
+    assert len(had) == 48
+    assert sorted(had + rest) == list(range(150))
+
+
 def test_only_the_iteration_after_the_position_is_shortened(paths):
     ds = read(paths, "once")
     set_epoch("once", 1)
