@@ -206,6 +206,34 @@ def test_a_legend_names_each_line(tmp_path):
     assert rendered(figure, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [([1, 7, 40], ["1", "7", "40"]), ([0.5, 2.0], ["0.5", "2.0"]), ([False, True], ["False", "True"])],
+)
+def test_labels_that_are_numbers_stand_on_the_axis(values, labels):
+    figure = plots.plot_spread({"o": np.tile(values, 20)}, 6, what="class")
+    figure.canvas.draw()
+    image = next(panel for panel in figure.axes if panel.get_ylabel() == "class")
+    assert [text.get_text() for text in image.get_yticklabels()] == labels
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (
+            lambda: plots.plot_epochs({"ray": 5}, {"ray": [0.1]}),
+            "rows_per_second: expected a list of numbers for 'ray'",
+        ),
+        (lambda: plots.plot_epochs({"ray": [5]}, {"ray": 0.1}), "waiting: expected a list of numbers for 'ray'"),
+        (lambda: plots.plot_epochs({"ray": [5]}, {"ray": ["y"]}), "waiting: expected a list of numbers for 'ray'"),
+        (lambda: plots.plot_spread({"p": np.arange(100) % 6}, 50, seed=-1), "seed=-1"),
+    ],
+)
+def test_options_of_plots(draw, words):
+    with pytest.raises(OptionError, match=words):
+        draw()
+
+
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'ray_h5\[plots\]'"):

@@ -151,7 +151,7 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
         raise OptionError("orders: expected {name: the file or label of each row}")
     if _EXACT in orders:
         raise OptionError(f"orders: {_EXACT!r} is what they are compared with; expected another name")
-    batch_size = as_integer("batch_size", batch_size)
+    batch_size, seed = as_integer("batch_size", batch_size), as_integer("seed", seed, 0)
     named = comparable({name: _as_array(order).ravel() for name, order in orders.items()})
     if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
         found = {name: len(order) for name, order in named.items()}
@@ -199,11 +199,16 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     Raises
     ------
     OptionError
-        If a part is not within 0 to 1, or the figures have no names.
+        If a part is not within 0 to 1, or the figures have no names, or are no numbers.
     """
     for option, named in (("rows_per_second", rows_per_second), ("waiting", waiting)):
         if not isinstance(named, Mapping):
             raise OptionError(f"{option}: expected {{name: a figure an epoch}}, found {type(named).__name__}")
+        for name, figures in named.items():
+            if np.ndim(figures) != 1 or np.asarray(figures).dtype.kind not in "biuf":
+                raise OptionError(
+                    f"{option}: expected a list of numbers for {name!r}, an epoch each, found {figures!r}"
+                )
     if any(not 0 <= part <= 1 for parts in waiting.values() for part in parts):
         raise OptionError("waiting: expected parts of the time of an epoch, 0 to 1 (seconds waited / seconds)")
     figure = _figure(10, 3.6)
@@ -265,8 +270,9 @@ def _wrapped(text: object, width: float) -> str:
 
 
 def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
-    """Put names, which are no numbers, at the rows of an image of counts; a part of them where they are many."""
-    if values.dtype.kind in "biuf":
+    """Put the values at the rows of an image of counts; a part of them where they are many."""
+    if values.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
+        panel.yaxis.get_major_locator().set_params(integer=True)  # the numbers of the rows, as they are
         return
     starts = group_starts(len(values))
     places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))

@@ -73,6 +73,10 @@ class TorchCollate(NumpyBatchCollateFn):
             tensor = torch.as_tensor(values)
         dtype = self._dtypes.get(name) if isinstance(self._dtypes, Mapping) else self._dtypes
         if dtype is not None and (isinstance(self._dtypes, Mapping) or tensor.is_floating_point()):
+            if tensor.is_complex() and not dtype.is_complex:
+                raise UnsupportedColumnError(
+                    f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep the real part alone"
+                )
             tensor = tensor.to(dtype)
         return tensor.pin_memory() if self._pin else tensor
 

@@ -52,6 +52,12 @@ def fit_moments(
     for row in parts.iter_rows():
         for name, part in zip(columns, _decoded(row), strict=True):
             moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part
+    if not moments and sample_rows is not None and ds.take(1):
+        raise NotFittedError(
+            f"sample_rows={sample_rows}: none of the rows that were drawn was read. Either they are another choice in "
+            "each execution, as behind random_shuffle().limit(n): materialize() the dataset first; or the draw, which "
+            "without a column row_id is by chance, came out empty: use more sample_rows."
+        )
     if not moments:
         raise NotFittedError("the dataset has no rows; expected some to fit on")
     return moments
@@ -76,7 +82,7 @@ def _origins(names: Sequence[str]) -> list[str]:
 def _sampled(ds: ray.data.Dataset, rows: int | None, seed: int) -> ray.data.Dataset:
     if rows is None:
         return ds
-    schema = ds.schema(fetch_if_missing=False)
+    schema = ds.schema()  # behind a function of the user it takes a few rows to know it
     if schema is not None and ROW_ID_SPEC.name in schema.names:
         ids = _ids_of(ds.select_columns(_origins(schema.names)))
         unique = np.unique(ids)

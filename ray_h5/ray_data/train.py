@@ -15,6 +15,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.hdf5.rows import near_names
 from ray_h5.options import as_integer
 from ray_h5.planning.position import Position
+from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Running, check_name, running, set_epoch, set_own_epoch
 from ray_h5.ray_data.internals import (
@@ -219,7 +220,7 @@ def train_batches(
     options = {
         "batch_size": as_integer("batch_size", batch_size, 1),
         "prefetch_batches": as_integer("prefetch_batches", prefetch_batches, 0),
-        "drop_last": drop_last,
+        "drop_last": as_flag("drop_last", drop_last),
         "device": "cpu",  # we move them ourselves, one ahead
     }
     check_name(name)
@@ -274,8 +275,8 @@ def _with_rows_changed(ds: Dataset) -> Dataset:
 
 def _say_what_changes_rows(name: str, changers: list[str]) -> None:
     logger.warning(
-        "dataset %r: %s may change the number of rows behind the reading: a run that resumes begins its epoch "
-        "anew. Say that it does not: map_batches(..., udf_modifying_row_count=False).",
+        "dataset %r: %s may change the number of rows, or of those in a block, behind the reading: a run that resumes "
+        "begins its epoch anew. Say that it does not: map_batches(..., udf_modifying_row_count=False).",
         name,
         ", ".join(changers),
     )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data.batched import BatchedDataset, Many
@@ -42,7 +42,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
     Raises
     ------
     OptionError
-        If `std` is negative, or a moment is not finite.
+        If `std` is negative, or a moment is not one finite number.
     RowIndexError
         If an index is not in the dataset.
     """
@@ -51,10 +51,11 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         self.base_dataset = base_dataset
         given = indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices)
         self.indices = check_indices(given, len(cast("Sized", base_dataset)), "indices").tolist()
-        self.mean = float(mean)
-        self.std = float(std + _EPSILON)
-        if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > 0):
-            raise OptionError(f"mean={mean!r}, std={std!r}: expected finite numbers, and a std of 0 or more")
+        self.mean, self.std = _number("mean", mean), _number("std", std) + _EPSILON
+        if self.std < _EPSILON:
+            raise OptionError(f"std={std!r}: expected 0 or more")
+        # What float32 lacks of the mean: near a large one it is more than the deviation.
+        self._low = self.mean - float(np.float32(self.mean)) if abs(self.mean) <= np.finfo(np.float32).max else 0.0
 
     @classmethod
     def from_indices(
@@ -70,11 +71,15 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
             The samples that the dataset has.
         statistics_from : iterable of int
             The samples whose inputs give mean and standard deviation, over all their values.
+
+        Raises
+        ------
+        NonFiniteError
+            If one of them has NaN or an infinity.
         """
         given = statistics_from if isinstance(statistics_from, (np.ndarray, torch.Tensor)) else list(statistics_from)
         chosen = check_indices(given, len(cast("Sized", base_dataset)), "statistics_from").tolist()
-        inputs = (torch.as_tensor(_pair(base_dataset[index], cls)[0]) for index in chosen)
-        parts = [Moments.of(values[None]) for values in inputs]
+        parts = [_moments_of(index, _pair(base_dataset[index], cls)[0]) for index in chosen]
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
         moments = reduce(Moments.merge, parts)
@@ -97,7 +102,13 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
 
     def _standardised(self, sample: Any) -> Pair:
         x, y = _pair(sample, self)
-        return Pair(((x - self.mean) / self.std, y))
+        if isinstance(x, torch.Tensor) and not (x.is_floating_point() or x.is_complex()):
+            # Not in float32, which torch makes of integers: it does not have them all.
+            return Pair((((x.double() - self.mean) / self.std).to(torch.get_default_dtype()), y))
+        deviation = x - self.mean
+        if self._low and str(getattr(x, "dtype", "")).endswith("float32"):
+            deviation = deviation - self._low
+        return Pair((deviation / self.std, y))
 
 
 class WorkerSafeAugmentedDataset(BatchedDataset):
@@ -129,11 +140,10 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
         self.base_dataset = base_dataset
         self.augment_params = copy.deepcopy(dict(augment_params))
         self.training = training
-        self.seed = seed
+        self.seed = as_integer("seed", seed, 0)
         self._epoch = _shared_counter()
         self._reads = 0
         self._steps = _augmentations(self.augment_params)
-        row_keys(np.zeros(1, np.int64), seed, 0)  # raises if the seed cannot be one
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, in all workers."""
@@ -195,6 +205,26 @@ def worker_init_fn(worker_id: int) -> None:
     random.seed(int(words[0]) << 32 | int(words[1]))
     np.random.seed(int(words[2]))  # noqa: NPY002  what transforms of users draw from
     torch.manual_seed(int(words[3]) << 32 | int(words[2]))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float("nan" if isinstance(value, str) else value)
+    except (TypeError, ValueError, RuntimeError):
+        number = float("nan")
+    if not np.isfinite(number):
+        raise OptionError(f"{name}={value!r}: expected one finite number; Scaler and Standardize have one a channel")
+    return number
+
+
+def _moments_of(index: int, values: Any) -> Moments:
+    try:
+        return Moments.of(torch.as_tensor(values)[None])
+    except NonFiniteError as exc:
+        raise NonFiniteError(
+            f"sample {index}: expected finite inputs, found NaN, an infinity or values too large to be squared; leave "
+            "such samples out of statistics_from"
+        ) from exc
 
 
 def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNoise]:

@@ -115,6 +115,13 @@ def test_what_is_no_dtype_is_an_error(dtype):
         TorchCollate({"f4": dtype})
 
 
+def test_half_of_a_complex_column_is_not_dropped():
+    batch = {"c": np.array([1 + 2j], "c8")}
+    with pytest.raises(UnsupportedColumnError, match=r"column 'c' has dtype complex64, of which torch\.float32"):
+        TorchCollate({"c": "float32"})(batch)
+    assert TorchCollate({"c": "complex128"})(batch)["c"].item() == 1 + 2j
+
+
 def test_none_is_no_dtype_of_a_column():
     with pytest.raises(OptionError, match="dtypes: None for column 'f4' is no dtype"):
         TorchCollate({"f4": None})
@@ -144,6 +151,12 @@ def test_train_batches_takes_integers(options):
     name = list(options)[-1]
     with pytest.raises(OptionError, match=f"{name}=.*: expected an integer of [01] or more"):
         train_batches("train", **{"epoch": 0, **options})
+
+
+@pytest.mark.parametrize("drop_last", ["no", 1, None])
+def test_train_batches_takes_a_flag(drop_last):
+    with pytest.raises(OptionError, match=r"drop_last=.*: expected True or False"):
+        train_batches("train", 0, batch_size=4, drop_last=drop_last)
 
 
 @pytest.mark.parametrize("name", [None, "", 3])

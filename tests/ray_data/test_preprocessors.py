@@ -201,6 +201,25 @@ def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
     assert len(rows_of(ds, "epoch")) == 42  # and the epoch still begins where it was left
 
 
+def test_a_sample_is_of_so_many_rows_behind_functions_too(signals):
+    ds = read(signals, include_row_ids=True).map_batches(lambda batch: batch)
+    counts = {
+        int(Standardize(["epoch"], sample_rows=20, seed=s).fit(ds).scalers["epoch"].moments.count) for s in (0, 1)
+    }
+    assert counts == {20}
+
+
+def test_a_sample_of_which_nothing_came_is_not_said_to_be_no_rows(signals):
+    ds = read(signals).drop_columns(["other"])
+
+    def fit_often():
+        for seed in range(40):  # by chance one row, or some, or none
+            Standardize(["epoch"], sample_rows=1, seed=seed, constant="one").fit(ds)
+
+    with pytest.raises(NotFittedError, match="sample_rows=1: none of the rows that were drawn was read"):
+        fit_often()
+
+
 @pytest.mark.parametrize("sample_rows", [None, 40])
 def test_rows_that_pad_a_dataset_in_memory_are_not_fitted_on(signals, sample_rows):
     ds = read(signals, include_row_ids=True, tail="pad", tail_rows=32).materialize()

@@ -6,9 +6,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
 from ray_h5.planning.order import row_keys
 from ray_h5.torch_data import (
     H5Dataset,
@@ -72,14 +72,6 @@ def test_statistics_come_from_training_samples_only(pairs):
     assert dataset.std == pytest.approx(np.std(range(30)))
     with pytest.raises(OptionError, match="at least one sample"):
         WorkerSafeStandardizedDataset.from_indices(base, valid, statistics_from=[])
-
-
-@pytest.mark.parametrize("moments", [(0, -1), (float("nan"), 1), (0, float("inf"))])
-def test_moments_that_are_none(pairs, moments):
-    with pytest.raises(OptionError, match="expected finite"):
-        WorkerSafeStandardizedDataset(H5LazyDataset(pairs, "images", "labels"), [0], *moments)
-    with pytest.raises(IndexError):
-        WorkerSafeStandardizedDataset(H5LazyDataset(pairs, "images", "labels"), [50], 0, 1)
 
 
 def test_augmentation_is_a_function_of_seed_epoch_and_row():
@@ -243,3 +235,54 @@ def test_samples_that_are_no_pairs_say_so():
         WorkerSafeAugmentedDataset(Named(), MASKS)[0]
     with pytest.raises(SchemaMismatchError, match="found tuple of 3"):
         WorkerSafeStandardizedDataset.from_indices(triples, [0], [1])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+def test_large_means_keep_their_digits(dtype):
+    large = 2.0**30 if dtype in (torch.int64, torch.float64) else 1e7
+    counts = np.rint(large + np.random.default_rng(0).normal(0.5, 3, (50, 40)))
+    base = TensorDataset(torch.from_numpy(counts).to(dtype), torch.arange(50))
+    dataset = WorkerSafeStandardizedDataset.from_indices(base, range(50), range(50))
+    found = torch.stack([dataset[i][0] for i in range(50)])
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    np.testing.assert_allclose(found.numpy(), (counts - counts.mean()) / counts.std(), rtol=0, atol=2e-6)
+
+
+def test_booleans_are_standardised():
+    base = TensorDataset(torch.tensor([[True], [False]]), torch.arange(2))
+    dataset = WorkerSafeStandardizedDataset.from_indices(base, range(2), range(2))
+    assert [dataset[i][0].item() for i in range(2)] == pytest.approx([1, -1])
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "words"),
+    [
+        (np.zeros(3), 1.0, "mean=.*one finite number"),
+        (0.0, torch.ones(2), "std=.*one finite number"),
+        (None, 1.0, "mean=None"),
+        ("3", 1.0, "mean='3'"),
+        (float("nan"), 1.0, "mean=nan"),
+        (0, float("inf"), "std=inf"),
+        (0, -1, "std=-1"),
+        (0.0, -5e-9, "std=-5e-09: expected 0 or more"),
+    ],
+)
+def test_moments_that_are_none(mean, std, words):
+    with pytest.raises(OptionError, match=words):
+        WorkerSafeStandardizedDataset(Ones(), range(3), mean, std)
+
+
+def test_which_sample_is_not_finite_is_said():
+    inputs = torch.zeros(50, 3)
+    inputs[37, 1] = float("nan")
+    with pytest.raises(NonFiniteError, match="sample 37: "):
+        WorkerSafeStandardizedDataset.from_indices(TensorDataset(inputs, torch.arange(50)), range(50), range(50))
+
+
+def test_seeds():
+    dataset = WorkerSafeAugmentedDataset(Ones(), MASKS, seed=np.int64(3))
+    dataset.set_epoch(0)
+    assert dataset[0][0].shape == (1, 100, 150)
+    for seed in (1.5, None, True, -1):
+        with pytest.raises(OptionError, match="seed="):
+            WorkerSafeAugmentedDataset(Ones(), MASKS, seed=seed)
