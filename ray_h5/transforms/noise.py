@@ -39,9 +39,10 @@ class GaussianNoise(Augmentation):
 
     The noise of each 1024 values of a row is the sum of two windows of two fixed pools, which start at
     places drawn from the key of the row. A pool holds the quantiles of a normal distribution in an order
-    that looks random, so each value is normal, and independent of the others of its row and of those at
-    its position in other rows and epochs. Two rows may share one of their two windows, shifted, and are
-    then correlated at that shift; nothing that is averaged over a batch shows it. To draw a value of its
+    that looks random, so each value is normal, and independent of the others of its window and of those at
+    its position in other rows and epochs. Two rows, or two stretches of a row of many thousands of values, may
+    share one of their two windows, shifted, and are then correlated at that shift; nothing that is averaged
+    over a batch shows it. To draw a value of its
     own for each position would cost five times as much. And there is no logarithm and no cosine, of which
     each machine has its own last digit: the noise is the same, bit for bit, in numpy and in torch on every
     device.
