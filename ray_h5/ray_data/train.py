@@ -51,7 +51,8 @@ class OrderedDataConfig(DataConfig):
                 datasets[name] = _with_rows_changed(ds)
                 _say_what_changes_rows(name, changers)
                 continue
-            datasets[name] = with_whole_blocks(ds)
+            if any(isinstance(source, H5Datasource) for source in datasources(ds)):
+                datasets[name] = with_whole_blocks(ds)
             if self._shared == "all" or name in self._shared:
                 _say_what_is_lost(name, ds, world_size)
         return super().configure(datasets, world_size, *args, **kwargs)
@@ -66,7 +67,8 @@ def data_config(
     """Return the ``dataset_config`` for a trainer whose workers get the order that was planned.
 
     Blocks then go to the workers in turn, in the order of the epoch: it can be repeated, and
-    resumed where it was left. (A plain `ray.train.DataConfig` lets blocks overtake each other.)
+    resumed where it was left. (A plain `ray.train.DataConfig` lets blocks overtake each other.) A
+    function behind `read_h5` gives one block for each that it gets, however large it becomes.
 
     Parameters
     ----------
