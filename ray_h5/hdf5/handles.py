@@ -15,14 +15,15 @@ from functools import partial
 
 import h5py
 
-from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
+from ray_h5.errors import RayH5Error, StaleIndexError
+from ray_h5.hdf5.changes import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import Access, ExternalPolicy, identity_now
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.headers import describe_column
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, SourceStates
 from ray_h5.hdf5.links import Sources
 from ray_h5.hdf5.notes import ColumnNotes, notes_of
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
@@ -93,7 +94,8 @@ class OpenFile:
             # Columns may also have been asked for by names that are not in the list: "/x" is "x".
             columns = {name: self._columns[name] for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
-            return FileLayout(self.path, self._access.group, self.identity, columns, refused)
+            sought = tuple(self._sought.items())
+            return FileLayout(self.path, self._access.group, self.identity, columns, refused, sought)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return what the values of columns take in the file."""
@@ -116,35 +118,29 @@ class OpenFile:
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another that these columns come from, is not as when it was described."""
         check_identity(self.path, self.identity, self.source.identity(), swmr=self._access.swmr)
-        for path, identity in self._sources(names):
-            found = identity_now(path)
-            if identity is None:
-                self._check_absent(path, found)
-            elif found is None:
-                # libhdf5 would fill in, and say nothing.
-                raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
-            else:
-                check_identity(path, identity, found, swmr=self._access.swmr)
+        for name in names:
+            check_sources_now(self.path, name, self._columns[name].sources, swmr=self._access.swmr)
 
-    def _check_absent(self, path: str, found: FileIdentity | None) -> None:
-        # With swmr a reader keeps to the rows that there were.
-        if found is not None and not self._access.swmr:
-            raise StaleIndexError(
-                f"{self.path}: a column of it leads to {path}, which was not there when the column was described: "
-                "there may be more rows now. Make the dataset again."
-            )
+    def check_sources(self, name: str, expected: SourceStates) -> None:
+        """Raise unless the sources of a column are in some states: as it was described, or, if it was not, now."""
+        if name in self._columns:
+            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self._access.swmr)
+        else:
+            check_sources_now(self.path, name, expected, swmr=self._access.swmr)
+
+    def sources(self) -> dict[str, SourceStates]:
+        """Return the sources of the columns described so far."""
+        with self._lock:
+            return {name: layout.sources for name, layout in self._columns.items()}
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
         with self._lock:
-            sources = [*self._sources(self._columns), *self._sought.items()]
+            sources = {*self._sought.items(), *(each for layout in self._columns.values() for each in layout.sources)}
         try:
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:
-            return False  # opened anew, it says so of the columns that this concerns
-
-    def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity | None]]:
-        return [source for name in names if name in self._columns for source in self._columns[name].sources]
+            return False  # opened again, it says so of the columns that this concerns
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
@@ -225,18 +221,6 @@ def _fresh(error: RayH5Error) -> RayH5Error:
     fresh = type(error)(*error.args)
     fresh.__dict__.update(error.__dict__)
     return fresh
-
-
-def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
-    """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
-
-    With `swmr`, if it is another file: a writer may have changed its size and its times.
-    """
-    if expected.inode != found.inode if swmr else expected != found:
-        raise StaleIndexError(
-            f"{path}: the file changed between planning and reading: expected {expected}, found {found}. "
-            "Make the dataset again; if something still writes to the file, wait for it."
-        )
 
 
 class _Handles:

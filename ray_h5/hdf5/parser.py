@@ -43,8 +43,8 @@ class H5Tree:
     Attributes
     ----------
     sought : Sources
-        Files on the way to columns that cannot be read, also those that are not there: when one of them changes, such
-        a column may be readable.
+        Files on the way to groups, and to columns that cannot be read, also those that are not there: when one of them
+        changes, there may be other columns that can be read.
     """
 
     file: h5py.File
@@ -76,7 +76,9 @@ class H5Tree:
     def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
         with translated(self.path, "listing its columns"):
-            for name, found, trail in self._walk(*self._enter()):
+            root, to_root = self._enter()
+            self.sought.update(to_root.sources)
+            for name, found, trail in self._walk(root, to_root):
                 described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
                 if isinstance(described, RayH5Error):
                     self.sought.update(trail.sources)
@@ -147,6 +149,7 @@ class H5Tree:
                     yield name, found, to_it
                     continue
                 groups += 1
+                self.sought.update(to_it.sources)
                 self.check_count(groups, "groups")
                 if way.enter(_level(found, name + "/", to_it)):
                     break

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.hdf5.layout import FileIdentity, Kind
+from ray_h5.hdf5.layout import FileIdentity, Kind, SourceStates
 from ray_h5.planning.facts import ColumnFacts, FileFacts
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.sources import Origin
 
 
 def to_body(facts: FileFacts, named: list[Any]) -> bytes:
     """Return the bytes for some facts; `named` says whose they are."""
+    sources = {each: number for number, each in enumerate(facts.sources)}
     described = {
         "of": named,
         "identity": astuple(facts.identity),
         "listing": facts.listing,
         "left_out": facts.left_out,
-        "sources": [[path, None if identity is None else astuple(identity)] for path, identity in facts.sources],
+        "sources": [[path, None if identity is None else astuple(identity)] for path, identity in sources],
+        "origins": [[each.columns, [sources[source] for source in each.sources]] for each in facts.origins],
+        "sought": [sources[source] for source in facts.sought],
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
@@ -65,26 +70,41 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
     if table.num_columns != len(specs) or table.num_rows != min(len(specs), 1):
         raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
     listing = described["listing"]
+    sources = [_source_from_json(*parts) for parts in described["sources"]]
     return FileFacts(
         path,
         FileIdentity(*described["identity"]),
         {column.spec.name: column for column in columns},
         None if listing is None else tuple(listing),
         tuple((name, why) for name, why in described["left_out"]),
-        tuple((source, None if state is None else FileIdentity(*state)) for source, state in described["sources"]),
+        tuple(Origin(tuple(names), _chosen(sources, numbers)) for names, numbers in described["origins"]),
+        _chosen(sources, described["sought"]),
         {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
     )
+
+
+def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, FileIdentity | None]:
+    identity = None if state is None else FileIdentity(*state)
+    if identity is not None:
+        _check_identity(path, identity)
+    return str(path), identity
+
+
+def _chosen(sources: Sequence[tuple[str, FileIdentity | None]], numbers: list[Any]) -> SourceStates:
+    _check_integers("a source", *numbers)
+    return tuple(sources[number] for number in numbers)
 
 
 def _check(facts: FileFacts) -> None:
     for column in facts.columns.values():
         _check_integers(f"column {column.spec.name!r}", column.num_rows, column.chunk_rows - 1)
-    for source, identity in ((facts.path, facts.identity), *facts.sources):
-        if identity is not None:
-            _check_integers(f"the state of {source!r}", *map(_absolute, astuple(identity)))
+    _check_identity(facts.path, facts.identity)
     for name in facts.listing or ():
         if name not in facts.columns:
             raise ValueError(f"column {name!r} is listed, and not described")
+    for origin in facts.origins:
+        if not all(isinstance(name, str) for name in origin.columns):
+            raise ValueError(f"{origin.columns} are no columns")
     if not all(isinstance(word, str) for each in facts.left_out for word in each):
         raise ValueError(f"{facts.left_out} names no columns")
     for spec, values in facts.values.items():
@@ -93,6 +113,10 @@ def _check(facts: FileFacts) -> None:
             raise ValueError(f"column {spec.name!r}: {len(values)} values of type {values.type}")
         if values.null_count:
             raise ValueError(f"column {spec.name!r}: {values.null_count} of its values are missing")
+
+
+def _check_identity(path: str, identity: FileIdentity) -> None:
+    _check_integers(f"the state of {path!r}", *map(_absolute, astuple(identity)))
 
 
 def _absolute(value: Any) -> Any:

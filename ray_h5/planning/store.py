@@ -27,7 +27,7 @@ _MAX_FILES = 200_000
 _MAX_VALUE_BYTES = 1 << 30
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 4
+_VERSION = 5
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 

@@ -193,7 +193,8 @@ class H5Datasource(Datasource):
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
         selection = None if self._predicate is None else self._select(self._predicate)
         columns = [self._columns[name] for name in names]
-        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
+        selected_by = self._predicate_specs.keys() - self._added.keys()
+        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
         logger.info("plan: %s", describe(plan, self._index.group_rows))
         return plan
 

@@ -22,6 +22,7 @@ from ray_h5.planning.criteria import any_equal, where
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.index import build_index
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.sources import Origin
 from ray_h5.planning.store import MEMORY
 from tests.planning.kit import plan_files
 
@@ -437,6 +438,7 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
             file["s"] = np.arange(20_000)
     MEMORY.clear()
     monkeypatch.setattr(MEMORY.kept, "most_bytes", 2 * 160_000)
+    gc.collect()  # of tests before this one
     before = pa.total_allocated_bytes()
     plan_files(paths, predicate=where(s=[3, 5]))
     gc.collect()
@@ -485,8 +487,8 @@ def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
 
 def facts_of(state, column, source=None):
     layout = {column: ColumnFacts(ColumnSpec(column, "number", np.dtype("i4"), ()), 3, 1)}
-    sources = () if source is None else (("/other.h5", FileIdentity(source, 0, 0, 0)),)
-    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, sources=sources)
+    sources = {} if source is None else {column: (("/other.h5", FileIdentity(source, 0, 0, 0)),)}
+    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, origins=Origin.grouped(sources))
 
 
 def test_facts_of_one_state_are_merged_and_those_of_another_replaced():
@@ -544,6 +546,7 @@ import sys
 from ray_h5.planning.criteria import where
 from tests.planning.kit import plan_files
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.sources import Origin
 from ray_h5.planning.store import MEMORY
 for i in range(10):
     MEMORY.clear()
