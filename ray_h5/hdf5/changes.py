@@ -75,7 +75,8 @@ def _check_source(
             )
     elif found is None:
         raise MissingSourceError(
-            f"{leads}, which no longer exists. Put it back as it was, or make the dataset again without the column."
+            f"{leads}, which no longer exists, or which this machine does not see. Put it back as it was, or make the "
+            "dataset again: without the column, or once there is another one."
         )
     elif _differ(expected, found, swmr):
         raise StaleIndexError(

@@ -163,7 +163,7 @@ class RowIndex:
                 self._found.setdefault(name, derived_spec(name))
         absent = [name for name in names if name not in self.columns and name not in self._found]
         if absent:
-            with self._blaming_changes():
+            with self._noticing_changes():
                 also = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
                 _check_same_rows(self.files, also.files, absent)
             self._learn_sources(also.sources_of(absent))
@@ -199,7 +199,7 @@ class RowIndex:
         if len(absent) < len(columns):
             self._check_unchanged(self.sources_of(spec.name for spec in columns if spec not in absent))
         if absent:
-            with self._blaming_changes():
+            with self._noticing_changes():
                 answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), absent))
             self._check_current(answers, [spec.name for spec in absent])
             for column, _ in filter(None, (parse_derived(spec.name) for spec in absent)):
@@ -233,8 +233,8 @@ class RowIndex:
             self._sources.append(new)
 
     @contextlib.contextmanager
-    def _blaming_changes(self) -> Iterator[None]:
-        """Where the look at files fails, and one of them changed since the last, say that."""
+    def _noticing_changes(self) -> Iterator[None]:
+        """Where the look at files fails, and one of them changed since the index was made, raise that."""
         try:
             yield
         except RayH5Error:

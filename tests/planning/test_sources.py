@@ -132,17 +132,19 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("read", [True, False], ids=["read before", "not read before"])
-def test_a_source_that_changes_after_planning_is_an_error(world, change, read):
+def test_a_source_that_changes_after_planning_is_an_error(world, read):
     plan = planned(world)
-    if read:
-        assert rows_of(plan) == {"x": ROWS.tolist()}
-    world.change(CHANGES[change])
-    for _ in range(2):
-        with pytest.raises(StaleIndexError, match=r"Make the dataset again") as caught:
-            rows_of(plan)
-        check_named(caught, world)
+    for values in CHANGES.values():
+        if read:
+            assert rows_of(plan) == {"x": ROWS.tolist()}
+        world.change(values)
+        for _ in range(2):
+            with pytest.raises(StaleIndexError, match=r"Make the dataset again") as caught:
+                rows_of(plan)
+            check_named(caught, world)
+        world.change(ROWS)
+        plan = planned(world)
 
 
 def test_a_source_that_is_no_hdf5_file_any_more(world):
