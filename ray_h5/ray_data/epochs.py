@@ -51,6 +51,8 @@ class Setting:
         Counts the calls for a name, so that each is obeyed once.
     token : str
         The dataset that had the name then; see `Epochs`.
+    seed : int, optional
+        The seed of the run that the dataset resumed last, for this epoch and those after it.
     """
 
     epoch: int
@@ -58,6 +60,7 @@ class Setting:
     world_size: int = 1
     turn: int = 0
     token: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,11 @@ class Board:
         if name not in self._tokens:
             return sorted(self._tokens)
         last = self._settings.get(name)
-        turn = 1 if last is None else last.turn + 1
-        self._settings[name] = replace(setting, turn=turn, token=self._tokens[name])
+        turn, token = 1 if last is None else last.turn + 1, self._tokens[name]
+        seed = last.seed if last is not None and last.token == token else None
+        if setting.position is not None:
+            seed = setting.position.seed
+        self._settings[name] = replace(setting, turn=turn, token=token, seed=seed)
         return self._settings[name]
 
     def get(self, name: str) -> tuple[Setting | None, str]:
@@ -161,7 +167,8 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         Zero or more.
     position : Position, optional
         Where a run that ended was: the next iteration, of the dataset or of what is made of it, does not read the
-        rows again that were done. It is for that one alone; ``take`` and ``schema`` do not use it up.
+        rows again that were done. It is for that one alone; ``take`` and ``schema`` do not use it up. Where the
+        dataset drew its seed, as by ``shuffle=True``, that of the position takes its place, in later epochs too.
     world_size : int, optional
         Workers that share the dataset; inside a training loop that is known.
 
@@ -266,7 +273,7 @@ class Epochs:
             if turn != setting.turn:
                 self._obeyed[dataset] = (setting.turn, run)
                 first_run = run
-            stretch = Stretch(setting.epoch + run - first_run, (), setting.world_size)
+            stretch = Stretch(setting.epoch + run - first_run, (), setting.world_size, setting.seed)
             if setting.position is not None and run == first_run and self._goes_on(setting, peeks):
                 stretch = self._resumed(plan, setting.position, setting.world_size)
         logger.info("dataset %s: epoch %d, %d rows", self.name or dataset, stretch.epoch, stretch.cut(plan).num_rows)
@@ -312,7 +319,7 @@ class Epochs:
             self.name,
             position.epoch,
         )
-        return Stretch(position.epoch, (), world_size)
+        return Stretch(position.epoch, (), world_size, position.seed)
 
 
 def _board() -> Any:

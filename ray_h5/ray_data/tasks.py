@@ -161,7 +161,7 @@ def _check_attempts(plan: ReadPlan, stretch: Stretch, block: int) -> None:
     attempts = task_attempts()
     if attempts <= _MAX_ATTEMPTS:
         return
-    row_ids = plan.at(stretch.positions(plan, block), stretch.epoch)
+    row_ids = plan.with_drawn_seed(stretch.seed).at(stretch.positions(plan, block), stretch.epoch)
     paths = [plan.files.path(file) for file in np.unique(plan.files.files_of(row_ids)).tolist()]
     raise ReadFailedError(
         f"{attempts} workers died while they read, or worked on, block {block}: {len(row_ids)} rows of "
