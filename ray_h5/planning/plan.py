@@ -20,6 +20,7 @@ from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer, is_integer
 from ray_h5.planning.facts import Scope
+from ray_h5.planning.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
 from ray_h5.planning.schema import ColumnSpec
@@ -143,6 +144,16 @@ class ReadPlan:
         """Open a file, if it, and the sources of its columns, are as they were when the plan was made."""
         return self.scope.open(self.files.path(file), self.state(file))
 
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What `hash` is made of, except the seed, part by part: to name what differs."""
+        return fingerprint(self.files, self.selection, self.order)
+
+    def with_drawn_seed(self, seed: int | None) -> ReadPlan:
+        """Return the plan with the seed of the run that is resumed, if its own was drawn; else the plan itself."""
+        order = self.order.with_drawn_seed(seed)
+        return self if order is self.order else replace(self, order=order)
+
     def row_ids(self, ranks: np.ndarray) -> np.ndarray:
         """Return the row ids of some of the selected rows, given by their ranks in path order."""
         return ranks if self.selection is None else self.selection[ranks]
@@ -224,8 +235,9 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
         return Order(num_rows, shuffle, ListedGroups(np.unique(starts)))
     shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
     if selection is None:
-        return Order(num_rows, shuffle, EvenGroups(files.starts, index.group_rows))
-    return Order(num_rows, shuffle, ListedGroups(_chunk_groups(files, selection, index.group_rows)))
+        return Order(num_rows, shuffle, EvenGroups(files.starts, index.group_rows), index.group_rows)
+    groups = ListedGroups(_chunk_groups(files, selection, index.group_rows))
+    return Order(num_rows, shuffle, groups, index.group_rows)
 
 
 def decide_unit(shuffle: Shuffle | None, group_rows: int) -> str | None:

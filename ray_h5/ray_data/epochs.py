@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 _BOARD = "ray_h5_epochs"
 _BOARDS: dict[str, Any] = {}
 _OWN: dict[str, Own] = {}
+_READ_HERE: dict[str, str] = {}
+"""By name: the token of the dataset that this process read, or was sent, last. A new cluster learns it from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Setting:
         Counts the calls for a name, so that each is obeyed once.
     token : str
         The dataset that had the name then; see `Epochs`.
+    seed : int, optional
+        The seed of the run that the dataset resumed last, for this epoch and those after it.
     """
 
     epoch: int
@@ -58,6 +62,7 @@ class Setting:
     world_size: int = 1
     turn: int = 0
     token: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +110,26 @@ class Board:
         self._tokens[name] = token
         self._running.pop(name, None)
 
-    def set(self, name: str, setting: Setting) -> Setting | list[str]:
-        """Keep a setting and return it as it is kept; or return the names there are, if this is none of them."""
+    def set(self, name: str, setting: Setting, token: str | None) -> Setting | list[str]:
+        """Keep a setting and return it as it is kept; or return the names there are, if this is none of them.
+
+        A name that the board does not know gets the `token` of the dataset that the caller has by it.
+        """
+        if token is not None:
+            self._tokens.setdefault(name, token)
         if name not in self._tokens:
             return sorted(self._tokens)
         last = self._settings.get(name)
-        turn = 1 if last is None else last.turn + 1
-        self._settings[name] = replace(setting, turn=turn, token=self._tokens[name])
+        turn, token = 1 if last is None else last.turn + 1, self._tokens[name]
+        seed = last.seed if last is not None and last.token == token else None
+        if setting.position is not None:
+            seed = setting.position.seed
+        self._settings[name] = replace(setting, turn=turn, token=token, seed=seed)
         return self._settings[name]
 
-    def get(self, name: str) -> tuple[Setting | None, str]:
-        """Return the last setting of a name, and the token of the dataset that has it now."""
-        return self._settings.get(name), self._tokens[name]
+    def get(self, name: str, token: str) -> tuple[Setting | None, str]:
+        """Return the last setting of a name, and the token of the dataset that has it now: `token` if there is none."""
+        return self._settings.get(name), self._tokens.setdefault(name, token)
 
     def may_go_on(self, name: str, turn: int, peeks: bool) -> bool:
         """Tell whether an iteration begins at the position of a setting: the first one does, and those that peek."""
@@ -161,7 +174,8 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         Zero or more.
     position : Position, optional
         Where a run that ended was: the next iteration, of the dataset or of what is made of it, does not read the
-        rows again that were done. It is for that one alone; ``take`` and ``schema`` do not use it up.
+        rows again that were done. It is for that one alone; ``take`` and ``schema`` do not use it up. Where the
+        dataset drew its seed, as by ``shuffle=True``, that of the position takes its place, in later epochs too.
     world_size : int, optional
         Workers that share the dataset; inside a training loop that is known.
 
@@ -201,7 +215,7 @@ def _set(name: str, epoch: int, position: Position | None, world_size: int | Non
         )
     if position is not None and position.epoch != epoch:
         raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
-    found = ray.get(_board().set.remote(name, Setting(epoch, position, world_size)))
+    found = ray.get(_board(name).set.remote(name, Setting(epoch, position, world_size), _READ_HERE.get(name)))
     if not isinstance(found, Setting):
         raise _unknown(name, found)
     return found
@@ -216,7 +230,7 @@ def check_name(name: object) -> None:
 def running(name: str) -> Running:
     """Return what the epoch that a dataset is read in is like."""
     own = _OWN.get(name)
-    found = own.running if own is not None else ray.get(_board().running.remote(name))
+    found = own.running if own is not None else ray.get(_board(name).running.remote(name))
     if found is None:
         raise OptionError(f"dataset {name!r} has not been iterated yet")
     return found
@@ -239,15 +253,17 @@ class Epochs:
     name: str | None = None
     rows_are_kept: bool = True
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    _board: Any = None
     _obeyed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By dataset: the last setting obeyed, and the run that was."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name(self.name)
-            self._board = open_board()
-            ray.get(self._board.register.remote(self.name, self.token))
+            _READ_HERE[self.name] = self.token
+            ray.get(open_board().register.remote(self.name, self.token))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sent, (self.name, self.rows_are_kept, self.token, self._obeyed)
 
     def with_rows_changed(self) -> Epochs:
         """Return the same for a dataset behind whose reading the number of rows changes."""
@@ -266,20 +282,20 @@ class Epochs:
             if turn != setting.turn:
                 self._obeyed[dataset] = (setting.turn, run)
                 first_run = run
-            stretch = Stretch(setting.epoch + run - first_run, (), setting.world_size)
+            stretch = Stretch(setting.epoch + run - first_run, (), setting.world_size, setting.seed)
             if setting.position is not None and run == first_run and self._goes_on(setting, peeks):
                 stretch = self._resumed(plan, setting.position, setting.world_size)
         logger.info("dataset %s: epoch %d, %d rows", self.name or dataset, stretch.epoch, stretch.cut(plan).num_rows)
-        if self._board is not None:
+        if self.name is not None:
             in_order = context.execution_options.preserve_order
             self._tell(Running(position_of(plan, stretch), in_order, self.rows_are_kept))
         return stretch
 
     def _setting(self) -> Setting | None:
         """Return what was said of this dataset, if anything was."""
-        if self._board is None:
+        if self.name is None:
             return None
-        setting, token = ray.get(self._board.get.remote(self.name))
+        setting, token = ray.get(open_board().get.remote(self.name, self.token))
         own = _OWN.get(self.name or "")
         setting = own.setting if own is not None else setting
         if setting is None or setting.token == self.token:
@@ -293,7 +309,7 @@ class Epochs:
         return None
 
     def _goes_on(self, setting: Setting, peeks: bool) -> bool:
-        return bool(ray.get(self._board.may_go_on.remote(self.name, setting.turn, peeks)))
+        return bool(ray.get(open_board().may_go_on.remote(self.name, setting.turn, peeks)))
 
     def _tell(self, found: Running) -> None:
         """Let it be known what the epoch that begins is like."""
@@ -301,7 +317,7 @@ class Epochs:
         if own is not None:
             own.running = found
         else:
-            ray.get(self._board.begin.remote(self.name, found))
+            ray.get(open_board().begin.remote(self.name, found))
 
     def _resumed(self, plan: ReadPlan, position: Position, world_size: int) -> Stretch:
         if self.rows_are_kept:
@@ -312,12 +328,21 @@ class Epochs:
             self.name,
             position.epoch,
         )
-        return Stretch(position.epoch, (), world_size)
+        return Stretch(position.epoch, (), world_size, position.seed)
 
 
-def _board() -> Any:
+def _sent(name: str | None, rows_are_kept: bool, token: str, obeyed: dict[str, tuple[int, int]]) -> Epochs:
+    """Return what was pickled, which does not take the name from a dataset that was read by it since."""
+    epochs = Epochs(None, rows_are_kept, token, obeyed)
+    epochs.name = name
+    if name is not None:
+        _READ_HERE.setdefault(name, token)
+    return epochs
+
+
+def _board(name: str) -> Any:
     try:
-        return ray.get_actor(_BOARD)
+        return open_board() if name in _READ_HERE else ray.get_actor(_BOARD)
     except ValueError:
         raise OptionError(
             "set_epoch: no dataset of this job has a name; give it one: read_h5(..., name='train')"

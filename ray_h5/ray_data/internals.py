@@ -100,6 +100,14 @@ def task_attempts() -> int:
     return int(global_worker.core_worker.get_current_task_attempt_number())
 
 
+def is_sent_by_ray() -> bool:
+    """Return whether what is pickled now goes to a process of this cluster, in which references to objects are valid.
+
+    They are not in what is stored for later, as by `Dataset.serialize_lineage`.
+    """
+    return ray.is_initialized() and global_worker.get_serialization_context().is_in_band_serialization()
+
+
 def operators(ds: Dataset) -> list[Any]:
     """Return the logical operators that are left of a dataset when filters and columns have been pushed down."""
     found, todo = [], [LogicalOptimizer().optimize(ds._logical_plan).dag]

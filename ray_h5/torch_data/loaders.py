@@ -37,7 +37,7 @@ def loader(
     batch_size: int = 64,
     *,
     shuffle: ShuffleLike = True,
-    seed: int = 0,
+    seed: int | None = 0,
     rank: int | None = None,
     world_size: int | None = None,
     drop_last: bool = False,

@@ -98,7 +98,8 @@ class OrderSampler(Sampler[int]):
         True draws anew in each epoch with `seed`; a unit (``"rows"``, ``"chunks"``, ``"files"``) or
         a `Shuffle` says how; False keeps the order of the files.
     seed : int, optional
-        Zero or more; a `Shuffle` has its own. None draws one, if there is one rank.
+        Zero or more; a `Shuffle` has its own. None draws one, if there is one rank; `order` shows it, `state_dict`
+        carries it, and a sampler that drew one takes over that of a state.
     rank, world_size : int, optional
         By default those of torch.distributed, or 0 of 1 where it is not initialised.
     drop_last : bool
@@ -134,16 +135,23 @@ class OrderSampler(Sampler[int]):
         stretch: int = 1,
     ) -> None:
         self.rank, self.world_size = resolve_rank(rank, world_size)
-        if self.world_size > 1 and shuffle and seed is None and not isinstance(shuffle, Shuffle):
-            raise OptionError(
-                f"seed=None: each of {self.world_size} ranks would draw an order of its own; give all of them one seed"
-            )
         self.drop_last = drop_last
         self.stretch = as_integer("stretch", stretch, 1)
-        self.order = order_of(dataset, shuffle, seed)
-        used = self.order.shuffle
-        kind = [used.unit, used.seed, used.window_rows] if used else None
-        self._walk = Walk({"num_rows": self.order.num_rows, "shuffle": kind}, [self.stretch, self.world_size])
+        self._order = order_of(dataset, shuffle, seed)
+        used = self._order.shuffle
+        is_drawn = used is not None and used.is_drawn
+        if is_drawn and self.world_size > 1:
+            raise OptionError(
+                f"seed=None: each of {self.world_size} ranks would draw an order of its own; give all of them one "
+                f"seed, such as {used and used.seed}"
+            )
+        what = {"num_rows": self._order.num_rows, "shuffle": used and [used.unit, used.seed, used.window_rows]}
+        self._walk = Walk(what, [self.stretch, self.world_size], is_drawn=is_drawn)
+
+    @property
+    def order(self) -> Order:
+        """The order of an epoch. Its seed, if it was drawn, is that of the state that was loaded last."""
+        return self._order.with_drawn_seed(self._walk.seed)
 
     @property
     def epoch(self) -> int:
@@ -177,10 +185,10 @@ class OrderSampler(Sampler[int]):
 
         With `whole`, a last stretch that is shorter is left out.
         """
-        epoch, total = self._walk.epoch, self.order.num_rows
-        least = self.stretch if whole else 1
+        epoch, order = self._walk.epoch, self.order
+        total, least = order.num_rows, self.stretch if whole else 1
         for positions in self._positions(self._walk.begin(), total):
-            ranks = self.order.ranks(positions % max(total, 1), epoch).tolist()
+            ranks = order.ranks(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(ranks), self.stretch):
                 if len(ranks) - i >= least:
                     yield ranks[i : i + self.stretch]
@@ -209,6 +217,8 @@ class OrderSampler(Sampler[int]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where `state` was taken, by as many ranks as there are now.
+
+        A seed that was drawn gives way to that of the state, in later epochs too.
 
         Raises
         ------

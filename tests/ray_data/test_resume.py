@@ -1,7 +1,10 @@
+import functools
 import itertools
 import json
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +20,7 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.order import row_keys
 from ray_h5.ray_data.epochs import running, set_own_epoch
 from ray_h5.ray_data.internals import datasources, workers_that_share
 from ray_h5.ray_data.train import TrainBatches
@@ -366,3 +370,89 @@ def test_a_position_is_of_the_epoch_that_is_iterated(paths):
     next(iter(second))
     assert (again.position().epoch, again.position().rows) == (0, 150)  # also when another epoch has begun
     assert (second.position().epoch, second.position().rows) == (1, BATCH)
+
+
+# A new process: its dataset draws a seed of its own ------------------------------------------------
+
+FIRST = """
+import itertools, json, sys
+import ray_h5
+from ray_h5.ray_data.epochs import running
+
+options = {"columns": ["x", "label"], "include_row_ids": True, "block_rows": 8}
+train = ray_h5.read_h5(sys.argv[1:], shuffle=True, name="first", **options)
+batches = itertools.islice(train.iter_batches(batch_size=8), 6)
+rows = [row for batch in batches for row in batch["row_id"].tolist()]
+print(json.dumps([rows, running("first").position(48).to_dict()]))
+"""
+
+
+def second(config):
+    """What a user writes in a loop to resume."""
+    position, done = Position.from_dict(config["position"]), []
+    for epoch in range(position.epoch, 2):
+        start = position if epoch == position.epoch else None
+        for step, batch in enumerate(ray_h5.train_batches("train", epoch, batch_size=BATCH, position=start)):
+            done.append([epoch, step, batch["row_id"].tolist(), [str(key) for key in batch["row_key"].tolist()]])
+    (Path(config["folder"]) / f"{ray.train.get_context().get_world_rank()}.json").write_text(json.dumps(done))
+
+
+def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths, tmp_path):
+    program = [sys.executable, "-c", FIRST, *paths]
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    output = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    had, held = json.loads(output.splitlines()[-1])
+    ds = read(paths, "train", shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH)
+    TorchTrainer(
+        second,
+        train_loop_config={"position": held, "folder": str(tmp_path)},
+        datasets={"train": ds},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    found = [(rank, json.loads((tmp_path / f"{rank}.json").read_text())) for rank in (0, 1)]
+    steps = sorted((*step[:2], rank, *step[2:]) for rank, done in found for step in done)
+    _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=held["seed"]))
+    for epoch, before in enumerate([had, []]):
+        ids = [row for step in steps if step[0] == epoch for row in step[3]]
+        keys = [int(key) for step in steps if step[0] == epoch for key in step[4]]
+        assert before + ids == plan.at(np.arange(144), epoch).tolist()
+        assert keys == row_keys(np.array(ids), held["seed"], epoch).tolist()
+
+
+def test_a_seed_that_was_given_is_kept_and_named(paths):
+    ds = read(paths, "given")
+    set_epoch("given", 1)
+    assert len(ids_of(ds)) == 150
+    held = running("given").position(16).to_dict()
+    for options, expected in [
+        ({"shuffle": Shuffle("auto", 9)}, "What differs: seed 7, not 9. Read .* with shuffle=Shuffle"),
+        ({"shuffle": "rows"}, "What differs: seed 7, not 0; shuffled by chunks, not shuffled by rows"),
+        ({"shuffle": None}, "What differs: shuffled by chunks, not in path order. Read"),
+        ({"columns": ["label"]}, "What differs: .*chunks, not shuffled by rows"),
+    ]:
+        other = read(paths, "given", **options)
+        set_epoch("given", 1, position=Position.from_dict(held))
+        with pytest.raises(PositionError, match=expected):
+            ids_of(other)
+
+
+def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_dataset(paths):
+    set_epoch_of = functools.partial(set_epoch, "lasting")
+    first = read(paths, "lasting", shuffle=True)
+    set_epoch_of(1)
+    ids_of(first)
+    position = running("lasting").position(64)
+    expected = [ids_of(first)]  # epoch 2
+    set_epoch_of(1)
+    expected.insert(0, ids_of(first)[64:])
+    second = read(paths, "lasting", shuffle=True)
+    set_epoch_of(1, position=position)
+    assert [ids_of(second), ids_of(second)] == expected
+    assert running("lasting").start.seed == position.seed
+    set_epoch_of(2)
+    assert ids_of(second) == expected[1]
+    third = read(paths, "lasting", shuffle=True)
+    set_epoch_of(2)
+    assert ids_of(third) != expected[1]
