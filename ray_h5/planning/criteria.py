@@ -210,6 +210,8 @@ def _check_scalar(where: str, value: Any, expected: str) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        value = value.to_numpy()  # one of pandas, whose nanoseconds pyarrow leaves out
     plain = value.item() if isinstance(value, np.generic) else value
     # Of nanoseconds, which Python's times do not have, numpy makes bare integers.
     return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain

@@ -63,7 +63,7 @@ def one_of(name: str, values: list[Any], fields: Fields) -> Any:
     if larger := sorted(wholes.difference(_BOOLEANS)):
         # As decimals they fit any column of numbers.
         found.append(fields.is_in(column, [pa.scalar(Decimal(value), _DECIMAL) for value in larger]))
-    if 0 in wholes or False in others:
+    if 0 in wholes or any(value is False for value in others):  # a timedelta of 0 equals False too
         found.append(fields.is_in(column, [-0.0]))  # what is looked up is compared bit by bit, and -0.0 is zero too
     if fractions:
         found.append(_one_of_fractions(column, fractions, fields))

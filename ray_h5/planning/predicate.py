@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -36,6 +38,18 @@ def as_expression(predicate: Any) -> pc.Expression:
     if not isinstance(expression, pc.Expression):
         raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
     return expression
+
+
+def fingerprint(expression: pc.Expression) -> bytes | None:
+    """Return bytes that are equal for two expressions only if they select the same rows of any column.
+
+    `Expression.equals` is too coarse for that: it takes -0.0 and 0.0 for equal, which `is_in` tells apart. None if
+    pyarrow cannot write the expression down.
+    """
+    try:
+        return hashlib.blake2b(pickle.dumps(expression, 5), digest_size=16).digest()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:

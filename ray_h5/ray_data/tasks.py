@@ -22,6 +22,7 @@ from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.predicate import fingerprint
 from ray_h5.planning.progress import Cut
 from ray_h5.ray_data.blocks import schema_of, to_table
 from ray_h5.ray_data.internals import task_attempts
@@ -35,7 +36,8 @@ _MAX_ATTEMPTS = 5
 class _Made:
     """A plan that was made: here, or in another process that put it into Ray's object store."""
 
-    predicate: pc.Expression | None
+    predicate: bytes | None
+    """The fingerprint of the predicate; None if it has none, and the plan is not found again."""
     names: tuple[str, ...]
     plan: ReadPlan | None = None
     reference: ray.ObjectRef[ReadPlan] | None = None
@@ -68,11 +70,12 @@ class Plans:
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; made if it is none of the last ones."""
-        for each in self._made:
-            if each.names == names and _same(each.predicate, predicate) and (plan := each.found()) is not None:
+        wanted = b"" if predicate is None else fingerprint(predicate)
+        for each in self._made if wanted is not None else ():
+            if each.names == names and each.predicate == wanted and (plan := each.found()) is not None:
                 return plan
         plan = make(names)
-        self._made = [*self._made[1 - _MAX_PLANS :], _Made(predicate, names, plan)]
+        self._made = [*self._made[1 - _MAX_PLANS :], _Made(wanted, names, plan)]
         return plan
 
     def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
@@ -87,10 +90,6 @@ class Plans:
     def __reduce__(self) -> tuple[Any, ...]:
         # What was planned before a trainer or a splitter gets the dataset is not planned again there.
         return Plans, ([each.shared() for each in self._made] if ray.is_initialized() else [],)
-
-
-def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
-    return one is other or (one is not None and other is not None and one.equals(other))
 
 
 def read_tasks(
