@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,9 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
-from ray_h5.planning.criteria import build_where
 from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.lookup import Spread, read_ahead
-from ray_h5.planning.numbers import Fields
 from ray_h5.planning.predicate import comparable_type
 
 Fold = tuple[list[Any], list[Any]]
@@ -29,7 +27,7 @@ def fold_predicates(
     group: str,
     stratify: str | None,
     seed: int,
-    fields: Fields,
+    where: Callable[..., Any],
     spread: Spread = read_ahead,
 ) -> list[tuple[Any, Any]]:
     """Return for each of `k` folds what to train on and what to validate on; see `fold_groups`.
@@ -44,7 +42,7 @@ def fold_predicates(
     if not isinstance(group, str):
         raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
     folds = fold_groups(_index_of(files, group, stratify, spread), k, group, stratify, seed)
-    return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]
+    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
 
 
 def _index_of(files: Files, group: str, stratify: str | None, spread: Spread) -> RowIndex:
