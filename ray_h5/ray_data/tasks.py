@@ -22,6 +22,7 @@ from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.predicate import fingerprint
 from ray_h5.planning.progress import Cut
 from ray_h5.ray_data.blocks import schema_of, to_table
 from ray_h5.ray_data.internals import is_sent_by_ray, task_attempts
@@ -35,7 +36,8 @@ _MAX_ATTEMPTS = 5
 class _Made:
     """A plan that was made: here, or in another process that put it into Ray's object store."""
 
-    predicate: pc.Expression | None
+    predicate: bytes | None
+    """The fingerprint of the predicate; None if it has none, and the plan is not found again."""
     names: tuple[str, ...]
     plan: ReadPlan | None = None
     reference: ray.ObjectRef[ReadPlan] | None = None
@@ -85,11 +87,12 @@ class Plans:
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; made if it is none of the last ones."""
-        for each in self._made:
-            if each.names == names and _same(each.predicate, predicate) and (plan := each.found()) is not None:
+        wanted = b"" if predicate is None else fingerprint(predicate)
+        for each in self._made if wanted is not None else ():
+            if each.names == names and each.predicate == wanted and (plan := each.found()) is not None:
                 return plan
         plan = make(names)
-        self._made = [*self._made[1 - _MAX_PLANS :], _Made(predicate, names, plan)]
+        self._made = [*self._made[1 - _MAX_PLANS :], _Made(wanted, names, plan)]
         return plan
 
     def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
@@ -104,10 +107,6 @@ class Plans:
         # which may get it by `Dataset.serialize_lineage`, has none of this one's objects.
         shared = [each.shared() for each in self._made] if is_sent_by_ray() else []
         return Plans, ([each for each in shared if each is not None],)
-
-
-def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
-    return one is other or (one is not None and other is not None and one.equals(other))
 
 
 def read_tasks(
