@@ -17,6 +17,9 @@ Rows = slice | Sequence[int] | np.ndarray
 
 _MAX_LISTED = 10
 
+_MAX_DEPTH = 8
+"""Groups this deep are looked at for what is alike in them."""
+
 _MATLAB = (
     "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
     "MATLAB has one row; save it as 1 x N (y.')."
@@ -145,7 +148,7 @@ def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
     """Return groups of one parent that have the same columns, of one length in each and not in all."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, column in columns.items():
-        parts = name.split("/")
+        parts = name.split("/", _MAX_DEPTH)
         for depth in range(1, len(parts)):
             parent, group, rest = ("/".join(each) for each in (parts[: depth - 1], parts[:depth], parts[depth:]))
             found.setdefault(parent, {}).setdefault(group, {})[rest] = column.num_rows

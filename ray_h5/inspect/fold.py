@@ -15,6 +15,9 @@ _ENOUGH = 6
 
 _MAX_NAME = 100
 
+_MAX_DEPTH = 32
+"""Groups one in the other that are told apart; what lies deeper goes by the rest of its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -68,7 +71,7 @@ def fold(keys: Mapping[str, Hashable], *, any_name: bool = False) -> list[Node]:
     """
     tree: dict[str, Any] = {}
     for name in keys:
-        *groups, last = name.split("/")
+        *groups, last = name.split("/", _MAX_DEPTH)
         here = tree
         for group in groups:
             here = here.setdefault(group, {})

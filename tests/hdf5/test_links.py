@@ -544,7 +544,7 @@ def test_virtual_columns_that_lead_to_each_other(tmp_path):
         )
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     with pytest.raises(
-        MissingSourceError, match="virtual dataset of column 'x' leads through more than 32 files: a loop"
+        MissingSourceError, match=r"virtual dataset of column 'x' leads back to '/x', which it comes from: a loop"
     ):
         reader.read(["x"])
     assert list(reader.columns) == ["ok"]
@@ -613,7 +613,9 @@ def test_groups_of_more_names_than_there_is_time_for(tmp_path, monkeypatch):
                 group[f"to {i}"] = other
 
     path = file_with(tmp_path / "a.h5", fill)
-    with pytest.raises(CorruptFileError, match="more than 300 groups below group '/', too many to list"):
+    with pytest.raises(
+        CorruptFileError, match="more than 600 names of columns and groups below group '/', too many to list"
+    ):
         RowReader(path).layout  # noqa: B018  it is found when asked for
     assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]
 
@@ -664,8 +666,8 @@ def test_names_that_no_file_can_hold(tmp_path, name):
 def test_the_group_is_looked_up_once(tmp_path, monkeypatch):
     path = write(tmp_path / "a.h5", {f"deep/er/{i}": ROWS for i in range(20)})
     taken = []
-    take = Trail.take
-    monkeypatch.setattr(Trail, "take", lambda *args, **options: taken.append(args[2]) or take(*args, **options))
+    take = Trail._take
+    monkeypatch.setattr(Trail, "_take", lambda *args: taken.append(args[2]) or take(*args))
     RowReader(path, group="deep/er").find([str(i) for i in range(20)])
     assert taken == ["deep", "er", *map(str, range(20))]
 
