@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from ray_h5.errors import PositionError
@@ -20,16 +20,16 @@ class Walk:
     ----------
     what : mapping
         What a state has to be of, by name. A shuffle is [unit, seed, window_rows].
-    split : sequence of int
-        Samples of a stretch, and ranks.
+    stretch : int
+        Samples of a stretch.
     is_drawn : bool
         Whether the seed of the shuffle was drawn: that of a state that is loaded takes its place.
     """
 
-    def __init__(self, what: Mapping[str, Any], split: Sequence[int] = (1, 1), *, is_drawn: bool = False) -> None:
+    def __init__(self, what: Mapping[str, Any], stretch: int = 1, *, is_drawn: bool = False) -> None:
         self._what = dict(what)
         self._is_drawn = is_drawn
-        self._split = list(split)
+        self._split = [stretch, 1]  # samples of a stretch, and how many ranks `within` was counted among
         self._resume: tuple[int, int] | None = None  # done, within
         self.epoch = 0
         self.done = 0
@@ -47,8 +47,12 @@ class Walk:
             self.end()
         self.epoch = epoch
 
-    def begin(self) -> int:
-        """Return how much is done already of the epoch that an iteration begins."""
+    def begin(self, world_size: int = 1) -> int:
+        """Return how much is done already of the epoch that an iteration of one of some ranks begins."""
+        split = [self._split[0], world_size]
+        if self._resume is not None and self._resume[1]:
+            self._check_split(self._split, split)
+        self._split = split
         (self.done, self.within), self._resume = self._resume or (0, 0), None
         return self.done
 
@@ -70,15 +74,23 @@ class Walk:
             )
         for name in ("epoch", "done", "within"):
             check_count(f"load_state_dict: {name}", state.get(name), 0)
-        if state["within"] and state.get("split") != self._split:
-            stretch, ranks = state.get("split") or (None, None)
-            raise PositionError(
-                f"load_state_dict: the state was taken inside a stretch of {stretch} samples of each of "
-                f"{ranks} ranks; expected that stretch and world_size, found {self._split}"
-            )
+        if state["within"]:
+            # Among how many ranks the next iteration is may not be known yet.
+            split = list(state.get("split") or (None, None))
+            self._check_split(split, [self._split[0], *split[1:]])
+            self._split = split
         self._what = expected
         self.set_epoch(state["epoch"])
         self._resume = state["done"], state["within"]
+
+    @staticmethod
+    def _check_split(taken: list[Any], now: list[Any]) -> None:
+        if taken != now:
+            stretch, ranks = taken
+            raise PositionError(
+                f"load_state_dict: the state was taken inside a stretch of {stretch} samples of each of "
+                f"{ranks} ranks; expected that stretch and world_size, found {now}"
+            )
 
     def _with_seed_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a state has to be of: with its own seed, if the sampler drew the one that it has."""
