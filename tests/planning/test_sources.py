@@ -12,7 +12,7 @@ import pytest
 
 from ray_h5.errors import MissingSourceError, SchemaMismatchError, StaleIndexError, UnknownColumnError
 from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.planning.criteria import ArrowFields, any_equal, derived_name, row_mask, where
+from ray_h5.planning.criteria import any_equal, derived_name, row_mask, where
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.files import Files
 from ray_h5.planning.folds import fold_groups, fold_predicates
@@ -350,7 +350,7 @@ def test_folds_are_of_the_source_as_it_is(tmp_path):
 
     def tested():
         files = Files.of([main], allow_external=[tmp_path])
-        return sorted(str(test) for _, test in fold_predicates(files, 2, "x", None, 0, ArrowFields()))
+        return sorted(str(test) for _, test in fold_predicates(files, 2, "x", None, 0, where))
 
     for values in ([1, 1, 2, 2, 1, 2], [3, 3, 4, 4, 3, 4]):
         write(tmp_path / "s.h5", x=np.array(values))
