@@ -12,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.columns import ReadStats
+from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer, is_integer
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.facts import Scope, wrong_index
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
 from ray_h5.planning.schema import ColumnSpec
@@ -81,6 +82,8 @@ class ReadPlan:
         Rows of a block; the last ones may have fewer.
     tail : Tail, optional
         What becomes of the last rows; None keeps them.
+    cast : frozenset of str
+        The columns that are cast while they are read; the others are planned with the dtypes that files store.
     """
 
     files: FileTable
@@ -90,6 +93,7 @@ class ReadPlan:
     order: Order
     block_rows: int
     tail: Tail | None = None
+    cast: frozenset[str] = frozenset()
 
     @property
     def num_rows(self) -> int:
@@ -127,6 +131,22 @@ class ReadPlan:
             # What is drawn as a whole is up to the chunks, and so to the columns asked for.
             found.update(self.order.groups.described())
         return found.hexdigest()
+
+    def check(self, file: int, reader: RowReader) -> None:
+        """Raise unless a file holds what the plan was made for; what an index on disk says of it may be wrong.
+
+        Raises
+        ------
+        StaleIndexError
+            With what was expected and what was found.
+        """
+        rows = int(self.files.starts[file + 1] - self.files.starts[file])
+        for name, layout in reader.find([column.name for column in self.columns]).items():
+            expected = next(column for column in self.columns if column.name == name)
+            found = ColumnSpec.of(layout)
+            if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
+                planned = f"{rows} rows of {expected}"
+                raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {found}"))
 
     def row_ids(self, ranks: np.ndarray) -> np.ndarray:
         """Return the row ids of some of the selected rows, given by their ranks in path order."""
@@ -183,7 +203,7 @@ def make_plan(
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= _MOST_BLOCK_BYTES:
         # A chunk is then needed by one task only.
         rows = -(-max(rows, window) // window) * window
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail)
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, cast=frozenset(index.cast.dtypes))
 
 
 def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
@@ -299,6 +319,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
     stats = ReadStats()
     for file, places in by_file(plan.files, row_ids) if arrays else ():
         with plan.scope.open(plan.files.path(file), plan.files.identity(file)) as reader:
+            plan.check(file, reader)
             reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places)
             stats.add(reader.stats)
     return BlockRows(row_ids, arrays, stats)

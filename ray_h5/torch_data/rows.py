@@ -171,6 +171,7 @@ class RowSource:
         if reader is None:
             # Not under the lock: the file may be on a mount that does not answer, and others are to be read meanwhile.
             reader = self.plan.scope.open(self.plan.files.path(file), self.plan.files.identity(file))
+            self.plan.check(file, reader)
         with self._lock:
             reader = self._readers.setdefault(file, reader)
             self._readers.move_to_end(file)
