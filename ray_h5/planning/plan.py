@@ -20,7 +20,7 @@ from ray_h5.options import as_integer, is_integer
 from ray_h5.planning.facts import Scope, wrong_index
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.shuffle import Shuffle
 
 _BLOCK_BYTES = 64 << 20
@@ -203,7 +203,16 @@ def make_plan(
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= _MOST_BLOCK_BYTES:
         # A chunk is then needed by one task only.
         rows = -(-max(rows, window) // window) * window
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, cast=frozenset(index.cast.dtypes))
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, cast=_cast_columns(index, columns))
+
+
+def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:
+    """Return the columns whose dtypes in the files are no concern: they are cast, or may be."""
+    if type(index.cast) is not Cast:  # which may cast any
+        return frozenset(column.name for column in columns)
+    stored = index.columns
+    changed = {each.name for each in columns if each.name not in stored or stored[each.name].dtype != each.dtype}
+    return frozenset(changed | index.cast.dtypes.keys())
 
 
 def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
