@@ -11,7 +11,7 @@ from textwrap import shorten
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.external import PathLike, as_roots
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.reader import RowReader
@@ -233,6 +233,27 @@ def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) 
     return facts
 
 
+def check_planned(reader: RowReader, column: str, rows: int) -> None:
+    """Raise unless a column has as many rows as it is known to have, of a file that did not change since.
+
+    Raises
+    ------
+    StaleIndexError
+        If an index on disk said it wrongly: nothing else does.
+    """
+    found = reader.find([column])[column]
+    if found.num_rows != rows:
+        raise StaleIndexError(wrong_index(found, f"{rows} rows", f"{found.num_rows}"))
+
+
+def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
+    """Return the message for a column that is not what an index on disk says."""
+    return (
+        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. What index_dir keeps of "
+        "it is wrong: delete that folder, and make it again."
+    )
+
+
 def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] | None) -> FileFacts:
     if columns is not None:
         return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
@@ -247,6 +268,8 @@ def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] |
 
 def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
+    for name in list(facts.chosen(columns))[:1]:
+        check_planned(reader, name, rows)
     facts = facts.described(reader.find(read_for(spec.name)))
     derived = parse_derived(spec.name)
     values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))

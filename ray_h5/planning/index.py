@@ -22,7 +22,7 @@ from ray_h5.hdf5.rows import as_names, few
 from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived, read_for
 from ray_h5.planning.derived import derived_spec
-from ray_h5.planning.facts import FileFacts, Question, Scope
+from ray_h5.planning.facts import FileFacts, Question, Scope, check_planned
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.predicate import check_names
 from ray_h5.planning.schema import Cast, ColumnSpec
@@ -165,7 +165,7 @@ class RowIndex:
         if absent:
             with self._noticing_changes():
                 also = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
-                _check_same_rows(self.files, also.files, absent)
+                _check_same_rows(self, also.files, absent)
             self._learn_sources(also.sources_of(absent))
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
@@ -339,11 +339,14 @@ def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:
         )
 
 
-def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]) -> None:
+def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) -> None:
+    expected = index.files
     for file in np.flatnonzero(np.any(expected.identities != found.identities, axis=1)).tolist():
         check_identity(expected.path(file), expected.identity(file), found.identity(file))
     wanted, has = np.diff(expected.starts), np.diff(found.starts)
     for file in np.flatnonzero(wanted != has)[:1].tolist():
+        with index.scope.open(expected.path(file), FileState(expected.identity(file))) as reader:
+            check_planned(reader, next(iter(index.columns)), int(wanted[file]))
         raise SchemaMismatchError(
             f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
             f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."

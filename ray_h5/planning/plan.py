@@ -12,18 +12,18 @@ from typing import Literal
 
 import numpy as np
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.changes import check_state
 from ray_h5.hdf5.columns import ReadStats
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer, is_integer
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.facts import Scope, wrong_index
 from ray_h5.planning.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.shuffle import Shuffle
 from ray_h5.planning.sources import SourceTable
 
@@ -88,6 +88,8 @@ class ReadPlan:
         What becomes of the last rows; None keeps them.
     sources : SourceTable
         The other files that the columns come from, and those that the selection was made of.
+    cast : frozenset of str
+        The columns that are cast while they are read; the others are planned with the dtypes that files store.
     """
 
     files: FileTable
@@ -98,6 +100,7 @@ class ReadPlan:
     block_rows: int
     tail: Tail | None = None
     sources: SourceTable = field(default_factory=SourceTable)
+    cast: frozenset[str] = frozenset()
 
     @property
     def num_rows(self) -> int:
@@ -142,7 +145,9 @@ class ReadPlan:
 
     def open(self, file: int) -> RowReader:
         """Open a file, if it, and the sources of its columns, are as they were when the plan was made."""
-        return self.scope.open(self.files.path(file), self.state(file))
+        reader = self.scope.open(self.files.path(file), self.state(file))
+        self.check(file, reader)
+        return reader
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -153,6 +158,22 @@ class ReadPlan:
         """Return the plan with the seed of the run that is resumed, if its own was drawn; else the plan itself."""
         order = self.order.with_drawn_seed(seed)
         return self if order is self.order else replace(self, order=order)
+
+    def check(self, file: int, reader: RowReader) -> None:
+        """Raise unless a file holds what the plan was made for; what an index on disk says of it may be wrong.
+
+        Raises
+        ------
+        StaleIndexError
+            With what was expected and what was found.
+        """
+        rows = int(self.files.starts[file + 1] - self.files.starts[file])
+        for name, layout in reader.find([column.name for column in self.columns]).items():
+            expected = next(column for column in self.columns if column.name == name)
+            found = ColumnSpec.of(layout)
+            if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
+                planned = f"{rows} rows of {expected}"
+                raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {found}"))
 
     def row_ids(self, ranks: np.ndarray) -> np.ndarray:
         """Return the row ids of some of the selected rows, given by their ranks in path order."""
@@ -214,7 +235,17 @@ def make_plan(
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
     sources = index.sources_of([*(column.name for column in columns), *named])
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources)
+    cast = _cast_columns(index, columns)
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast)
+
+
+def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:
+    """Return the columns whose dtypes in the files are no concern: they are cast, or may be."""
+    if type(index.cast) is not Cast:  # which may cast any
+        return frozenset(column.name for column in columns)
+    stored = index.columns
+    changed = {each.name for each in columns if each.name not in stored or stored[each.name].dtype != each.dtype}
+    return frozenset(changed | index.cast.dtypes.keys())
 
 
 def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:

@@ -108,6 +108,15 @@ class ColumnSpec:
         """Whether a predicate can name the column: one plain value a row."""
         return self.tensor_shape == ()
 
+    def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
+        if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
+            return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
+        if self.kind != stored.kind:
+            return False
+        # Compound values of two files may differ in the places of their fields.
+        return self.value_type == stored.value_type or (self.kind == "string" and self.as_bytes)
+
     def cast(self, dtype: object) -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
         if dtype is None:  # numpy takes it for float64

@@ -19,12 +19,13 @@ from ray_h5 import writing
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning import encoding, store
-from ray_h5.planning.criteria import any_equal, where
+from ray_h5.planning.criteria import any_equal, row_mask, where
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.index import build_index
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.planning.sources import Origin
 from ray_h5.planning.store import MEMORY
+from ray_h5.torch_data import H5Dataset
 from tests.planning.kit import plan_files
 
 PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
@@ -84,7 +85,7 @@ def test_another_process_reads_no_file(kept, files):
 import json, sys
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
-from ray_h5.planning.criteria import any_equal, where
+from ray_h5.planning.criteria import any_equal, row_mask, where
 from tests.planning.kit import plan_files
 del Scope.open
 predicate = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
@@ -389,6 +390,56 @@ def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil)
     del opened[:]
     assert planned(files, folder) == expected
     assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "says"),
+    [
+        ((0, 2), "<i4", r"planned as 4 rows of int32 \(2, 3\), found 4 of float32 \(2, 3\)"),
+        ((0, 2), "<f8", "rows of float64"),
+        ((0, 2), "|b1", None),
+        ((0, 3), [3, 2], r"rows of float32 \(3, 2\), found 4 of float32 \(2, 3\)"),
+        ((0, 3), [], "rows of float32, found"),
+        ((1,), 3, "planned as 3 rows of float32"),
+        ((1,), 2**40, "planned as 1099511627776 rows"),
+    ],
+)
+@pytest.mark.parametrize("cast", [{}, {"signal": "float16"}])
+def test_what_an_index_says_wrongly_is_told_of_it(tmp_path, files, part, value, says, cast):
+    """Also where nothing in it is at odds with the rest; of a column that is cast, the dtype does not matter."""
+    folder = str(tmp_path / "index")
+    expected = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)[0]
+    resealed(Path(store.index_path(files[0], Scope(), folder)), set_in("columns", 0, *part, value=value))
+    MEMORY.clear()
+    dataset = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)
+    if says is None or (cast and part == (0, 2)):
+        assert dataset[0]["signal"].equal(expected["signal"])
+        return
+    if cast:
+        says = "planned as"
+    for _ in range(2):
+        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*index_dir keeps of it is wrong"):
+            dataset[0]
+
+
+@pytest.mark.parametrize("rows", [3, 2**40])
+@pytest.mark.parametrize("predicate", [where(label=1), where(steps=any_equal(5)), where(mask=row_mask())])
+def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, rows, predicate):
+    folder = str(tmp_path / "index")
+    with h5py.File(files[0], "a") as file:
+        file["mask"] = np.array([1, 2])
+    expected = plan_files(files[:1], columns=["signal"], predicate=predicate)[1].selection.tolist()
+    MEMORY.clear()
+    plan_files(files[:1], columns=["signal"], index_dir=folder)
+    resealed(Path(store.index_path(files[0], Scope(), folder)), set_in("columns", 0, 1, value=rows))
+    MEMORY.clear()
+    options = {"columns": ["signal"], "predicate": predicate, "index_dir": folder}
+    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* index_dir keeps of it is wrong"):
+        plan_files(files[:1], **options)
+    # It is wrong in the memory of the process by then; a new one reads what was made again.
+    MEMORY.clear()
+    Path(store.index_path(files[0], Scope(), folder)).unlink()
+    assert plan_files(files[:1], **options)[1].selection.tolist() == expected
 
 
 def test_values_are_those_of_their_column(kept, files):
