@@ -132,20 +132,21 @@ class Lightning(Cases):
     def validate(self, make):
         model = self.module()
         self.trainer(limit_val_batches=1.0).validate(model, datamodule=self.data(make), verbose=False)
-        return list(model.seen.values())
+        return [model.validated]
 
     def predict(self, make):
         batches = self.trainer().predict(self.module(), datamodule=self.data(make))
         return [list(itertools.chain.from_iterable(batches))]
 
-    def resume(self, make):
+    def resume(self, name, make):
         """Return the rows of a second epoch, and those of a run that goes on in its middle."""
-        callbacks = importlib.import_module(
-            "lightning.pytorch" if self.package == "lightning" else self.package
-        ).callbacks
-        save = callbacks.ModelCheckpoint(dirpath=FOLDER / "checkpoints", every_n_train_steps=4, save_top_k=-1)
+        package = {"lightning": "lightning.pytorch"}.get(FRAMEWORK, FRAMEWORK)
+        folder = FOLDER / f"checkpoints_{name}"
+        save = importlib.import_module(f"{package}.callbacks").ModelCheckpoint(
+            dirpath=folder, every_n_train_steps=4, save_top_k=-1
+        )
         whole = self.fit(make(), options={"callbacks": [save], "enable_checkpointing": True})
-        path = FOLDER / "checkpoints" / "epoch=1-step=12.ckpt"
+        path = folder / "epoch=1-step=12.ckpt"
         rest = self.fit(make(), ckpt_path=path, weights_only=False)
         return [whole[1], rest[0]]
 
@@ -159,18 +160,23 @@ class Lightning(Cases):
 
     def run_all(self):
         early = {name: make() for name, make in makers().items()}
+        if FRAMEWORK != "lightning":  # the same code by another name
+            early = {name: early[name] for name in ("sampler", "batch_sampler", "loader")}
         for name, made in early.items():
             self.run(f"before/{name}", self.fit, made)
-        for name, make in (makers() | {"own_shard": own_shard, "with_ranks": with_ranks}).items():
+        inside = {name: makers()[name] for name in early} | {"own_shard": own_shard, "with_ranks": with_ranks}
+        for name, make in inside.items():
             self.run(f"inside/{name}", self.fit_inside, make)
+        self.run("resume/loader", self.resume, "loader", makers()["loader"])
+        if FRAMEWORK != "lightning":
+            return
         for name in ("sampler", "batch_sampler", "loader", "optimized", "shuffle"):
             self.run(f"validate/{name}", self.validate, makers()[name])
         for name in ("sampler_stretch", "batch_sampler", "loader", "h5_batch_sampler", "optimized"):
             self.run(f"predict/{name}", self.predict, makers()[name])
-        for name in ("sampler_stretch", "batch_sampler", "loader", "h5_batch_sampler"):
-            self.run(f"overfit/{name}", self.fit_inside, makers()[name], overfit_batches=4, limit_val_batches=1.0)
-        for name in ("loader", "h5_batch_sampler"):
-            self.run(f"resume/{name}", self.resume, makers()[name])
+        for name in ("sampler_stretch", "loader"):
+            self.run(f"overfit/{name}", self.fit_inside, makers()[name], overfit_batches=4)
+        self.run("resume/h5_batch_sampler", self.resume, "h5_batch_sampler", makers()["h5_batch_sampler"])
         self.run("shared", self.shared)
 
 
@@ -179,13 +185,14 @@ def lightning_module(pl):
         def __init__(self):
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)
-            self.seen = {}
+            self.seen, self.validated = {}, []
 
         def training_step(self, batch, _):
             self.seen.setdefault(self.current_epoch, []).extend(rows_of(batch))
             return self.layer(batch["row"].float().reshape(-1, 1)).square().mean()
 
-        validation_step = training_step
+        def validation_step(self, batch, _):
+            self.validated += rows_of(batch)
 
         def predict_step(self, batch, _):
             return rows_of(batch)
@@ -230,11 +237,56 @@ class Accelerate(Cases):
             self.run(f"unprepared/{name}", self.unprepared, kinds[name])
 
 
+class Docs(Cases):
+    """The snippets of docs/frameworks.md, with what they take for granted."""
+
+    def run_all(self):
+        from lightning.pytorch import LightningModule
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(1, 1)
+
+            def forward(self, row):
+                seen.extend(row.int().flatten().tolist())
+                return {"loss": self.layer(row.float()).square().mean()}
+
+        class Model(LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.net = Net()
+
+            def training_step(self, batch, _):
+                return self.net(batch["row"])["loss"]
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+        text = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+        for section in text.split("\n## ")[1:]:
+            title, _, rest = section.partition("\n")
+            seen = []
+            names = {
+                "path": FILE,
+                "columns": ["row"],
+                "Net": Net,
+                "Model": Model,
+                "train": seen.append,
+                "folder": str(FOLDER),
+            }
+            if "```python" in rest and "ray.train" not in title:
+                self.run(title, exec, rest.split("```python\n")[1].split("```")[0], names)
+                self.seen[title] = self.seen[title] or [
+                    row for each in seen for row in (rows_of(each) if isinstance(each, dict) else [each])
+                ]
+
+
 def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    cases = Accelerate() if FRAMEWORK == "accelerate" else Lightning()
+    cases = {"accelerate": Accelerate, "docs": Docs}.get(FRAMEWORK, Lightning)()
     cases.run_all()
     (FOLDER / f"rank{os.environ['RANK']}.json").write_text(json.dumps(cases.seen))
     dist.destroy_process_group()
