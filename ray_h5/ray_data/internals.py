@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 
 import ray
 from ray._private.worker import global_worker
+from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.data import DataContext, DataIterator, Dataset, Datasource
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.limit_operator import LimitOperator
 from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
 from ray.data._internal.logical.interfaces import LogicalPlan
-from ray.data._internal.logical.operators import MapBatches
+from ray.data._internal.logical.operators import AbstractMap, MapBatches, Read
 from ray.data._internal.logical.optimizers import LogicalOptimizer
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 _LIMITS_WAIT_SECONDS = 0.1
 """How long an execution waits to be told what the cluster has; an answer takes a few milliseconds."""
@@ -176,6 +178,55 @@ def with_whole_blocks(ds: Dataset) -> Dataset:
     whole = Dataset._from_parent(ds, LogicalPlan(ds._logical_plan.dag._apply_transform(changed), context))
     whole._context = context  # that of the parent stays as it is
     return whole
+
+
+class Demand(NamedTuple):
+    """What one task, or actor, of an operator reserves.
+
+    Attributes
+    ----------
+    name : str
+        The operator.
+    resources : dict
+        By the name of the resource, such as CPU.
+    actors : int
+        Actors that are started at once; 0 where tasks run.
+    """
+
+    name: str
+    resources: dict[str, float]
+    actors: int = 0
+
+
+def task_demands(ds: Dataset) -> list[Demand]:
+    """Return what the tasks of a dataset reserve, where that is known; not where they have a place of their own.
+
+    Ray runs operators in one task only if they reserve the same, so that each of them is that of a task.
+    """
+    strategies = {type(ds.context.scheduling_strategy), type(ds.context.scheduling_strategy_large_args)}
+    if PlacementGroupSchedulingStrategy in strategies:
+        return []
+    found = []
+    for operator in operators(ds):
+        if not isinstance(operator, (Read, AbstractMap)) or operator.ray_remote_args_fn is not None:
+            continue
+        options = operator.ray_remote_args or {}
+        if isinstance(options.get("scheduling_strategy"), PlacementGroupSchedulingStrategy):
+            continue
+        cpus = options.get("num_cpus")
+        wanted = {"CPU": 1 if cpus is None else cpus, "GPU": options.get("num_gpus"), "memory": options.get("memory")}
+        wanted |= options.get("resources") or {}
+        resources = {key: float(amount) for key, amount in wanted.items() if amount}
+        if resources:
+            found.append(Demand(operator.name, resources, int(getattr(operator.compute, "min_size", 0))))
+    return found
+
+
+def may_grow() -> bool:
+    """Return whether an autoscaler may add nodes: nodes that it started have a type with a name."""
+    status = get_cluster_status(ray.get_runtime_context().gcs_address)
+    nodes = [*status.active_nodes, *status.idle_nodes]
+    return any(node.ray_node_type_name not in ("", f"node_{node.node_id}") for node in nodes)
 
 
 def workers_that_share(shard: DataIterator) -> int | None:

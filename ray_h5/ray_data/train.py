@@ -26,9 +26,11 @@ from ray_h5.ray_data.internals import (
     with_whole_blocks,
     workers_that_share,
 )
+from ray_h5.ray_data.room import check_room
 
 if TYPE_CHECKING:
     import torch
+    from ray.actor import ActorHandle
 
     from ray_h5.ray_data.collate import Dtype
 
@@ -42,10 +44,18 @@ class OrderedDataConfig(DataConfig):
         super().__init__(datasets_to_split, *args)
         self._shared = datasets_to_split
 
-    def configure(self, datasets: dict[str, Dataset], world_size: int, *args: Any, **kwargs: Any) -> Any:
-        """Split the datasets among the workers, and say what that leaves out."""
+    def configure(
+        self,
+        datasets: dict[str, Dataset],
+        world_size: int,
+        worker_handles: list[ActorHandle] | None,
+        worker_node_ids: list[str] | None,
+        **kwargs: Any,
+    ) -> Any:
+        """Split the datasets among the workers, and say what that leaves out; raise if it leaves no room to read."""
         datasets = dict(datasets)
         for name, ds in sorted(datasets.items()):
+            check_room(name, ds, worker_node_ids or [])
             changers = row_count_changers(ds)
             if changers:
                 datasets[name] = _with_rows_changed(ds)
@@ -55,7 +65,7 @@ class OrderedDataConfig(DataConfig):
                 datasets[name] = with_whole_blocks(ds)
             if self._shared == "all" or name in self._shared:
                 _say_what_is_lost(name, ds, world_size)
-        return super().configure(datasets, world_size, *args, **kwargs)
+        return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
 
 
 def data_config(
@@ -69,6 +79,9 @@ def data_config(
     Blocks then go to the workers in turn, in the order of the epoch: it can be repeated, and
     resumed where it was left. (A plain `ray.train.DataConfig` lets blocks overtake each other.) A
     function behind `read_h5` gives one block for each that it gets, however large it becomes.
+
+    A trainer whose workers take all CPUs leaves none to the tasks that read, for which Ray waits without end: that is
+    an `OptionError` when the workers ask for the dataset, or a warning where something else may free what is needed.
 
     Parameters
     ----------

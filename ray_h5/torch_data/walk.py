@@ -112,7 +112,8 @@ def _parts(what: Mapping[str, Any]) -> dict[str, Any]:
 
 def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """Return what a state is of and the sampler is not, each as ``"seed 3, not 4"``."""
-    there, here = _parts(found), _parts(expected)
+    are_shuffled = isinstance(found.get("shuffle"), list) and isinstance(expected.get("shuffle"), list)
+    there, here = (_parts(found), _parts(expected)) if are_shuffled else (found, expected)
     return [f"{name} {there.get(name)!r}, not {value!r}" for name, value in here.items() if there.get(name) != value]
 
 
