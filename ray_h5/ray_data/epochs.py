@@ -26,11 +26,11 @@ from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Position, Stretch, position_of, resume
 from ray_h5.ray_data.board import Board, Running, Setting
+from ray_h5.ray_data.certainty import why_no_position
 from ray_h5.ray_data.internals import (
     Execution,
     cluster_id,
     executing_process,
-    may_cut,
     process_id,
     running_execution,
     trainer_shard,
@@ -212,8 +212,8 @@ class Epochs:
         logger.info("dataset %s: epoch %d, %d rows", dataset, stretch.epoch, stretch.cut(plan).num_rows)
         if self.name is not None and execution.iterates:
             in_order = context.execution_options.preserve_order
-            unknown = _why_unknown(self, plan, stretch, execution, context)
-            found = Running(position_of(plan, stretch), in_order, self.rows_are_kept, unknown)
+            why = why_no_position(self.name, plan, stretch.world_size, execution, context, self.rows_are_kept)
+            found = Running(position_of(plan, stretch), in_order, self.rows_are_kept, why)
             self.register().begin((self.token,), found)
             self.register().begin((process_id(), self.name), found)
         return stretch
@@ -265,6 +265,13 @@ class Epochs:
         """Return what is left of the epoch at a position; None if another execution has used it up."""
         board = self.register()
         if board.is_used_up(setting):
+            if position.done and position.plan_hash == plan.hash and not execution.peeks:
+                logger.warning(
+                    "dataset %r: an earlier iteration went on at the position that set_epoch was given; this one, of "
+                    "another dataset made of the same, has the whole of epoch %d",
+                    self.name,
+                    position.epoch,
+                )
             return None
         rest = self._resumed(plan, position, setting.world_size, execution)
         return rest if execution.peeks or board.use_up(setting) else None
@@ -287,45 +294,6 @@ class Epochs:
         return resume(plan, position, world_size)
 
 
-def _why_unknown(epochs: Epochs, plan: ReadPlan, stretch: Stretch, execution: Execution, context: DataContext) -> str:
-    """Return why rows that ranks had do not tell which rows of the epoch are done; an empty string if they do."""
-    subject = f"dataset {epochs.name!r}"
-    advice = "Pass dataset_config=ray_h5.data_config() to the trainer."
-    if not context.execution_options.preserve_order:
-        return f"{subject} is read without order, so that no position tells which rows are done. {advice}"
-    if not epochs.rows_are_kept:
-        return ""  # a position is then the beginning of the epoch
-    if execution.changers:
-        return (
-            f"{subject}: {', '.join(execution.changers)} may change the number of rows, or of those in a block, after "
-            "the reading, so that no position tells which rows are done. Say that a function does not: "
-            "map_batches(..., udf_modifying_row_count=False)."
-        )
-    workers, is_equal = execution.split or (1, True)
-    if workers != stretch.world_size:
-        return (
-            f"{subject}: set_epoch said that {stretch.world_size} workers share it, found {workers}: no position tells "
-            f"which rows are done. Call set_epoch(..., world_size={workers}) before the epoch begins."
-        )
-    if not is_equal:
-        return (
-            f"{subject} is split unevenly among {workers} workers, so that no position tells which rows are done. "
-            "Split it evenly: streaming_split(..., equal=True)."
-        )
-    block_bytes = plan.block_rows * plan.row_bytes
-    if workers > 1 and context.target_max_block_size is not None and execution.functions:
-        return (
-            f"{subject}: Ray may join or cut the blocks that {', '.join(execution.functions)} makes, so that no "
-            f"position tells which rows are done. {advice}"
-        )
-    if workers > 1 and may_cut(block_bytes, context):
-        return (
-            f"{subject}: Ray cuts blocks of {block_bytes} bytes, so that no position tells which rows are done. "
-            f"{advice} Or lower block_rows."
-        )
-    return ""
-
-
 def _unknown(name: str, board: Board) -> OptionError:
     names = board.names()
     if not names:
@@ -339,5 +307,5 @@ def _world_size() -> int:
 
     try:
         return int(get_context().get_world_size())
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError, DeprecationWarning):  # the last one is raised in a trial of Ray Tune
         return 1

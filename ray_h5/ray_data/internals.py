@@ -71,6 +71,11 @@ class Execution(NamedTuple):
         return [each.name for each in self.operators if getattr(each, "fn", None) is not None]
 
     @property
+    def joiners(self) -> list[str]:
+        """Names of the operators that Ray gives several blocks at once, where they are short."""
+        return [each.name for each in self.operators if getattr(each, "min_rows_per_bundled_input", None) is not None]
+
+    @property
     def split(self) -> tuple[int, bool] | None:
         """Among how many workers the rows are split, and whether evenly; None where they are not."""
         found = [(each.num_splits, each.equal) for each in self.operators if isinstance(each, StreamingSplit)]

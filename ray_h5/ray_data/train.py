@@ -241,7 +241,7 @@ def train_batches(
 def _check_in_loop() -> None:
     try:
         ray.train.get_context()
-    except RuntimeError as exc:
+    except (RuntimeError, DeprecationWarning) as exc:  # the latter is raised in a trial of Ray Tune
         raise OptionError(
             "train_batches: expected to be called in the loop of a trainer, TorchTrainer(train_loop_per_worker, ...), "
             "found the driver or another process; there, ds.iter_torch_batches(...) gives the batches of a dataset"

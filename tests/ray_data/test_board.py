@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import ray
 import torch
+from ray import tune
 
 import ray_h5
 from ray_h5 import Shuffle, set_epoch
@@ -122,6 +123,29 @@ def test_two_trainers_have_each_a_dataset_of_that_name(paths, split, is_shared):
     for first, second in ((0, 5), (1, 6)):
         found = ray.get([one.train.remote(name, first, split), other.train.remote(name, second, split)])
         assert found == [(order_of(paths, first), first), (order_of(paths, second), second)]
+
+
+def trial(config, ds):
+    """Go through two epochs, beginning with another one in each trial."""
+    own = read(config["paths"], "tuned")
+    found = []
+    for epoch in (config["first"], config["first"] + 1):
+        set_epoch("tuned", epoch)
+        set_epoch("tuned together", epoch)
+        time.sleep(1)
+        found += [ids_of(own), ids_of(ds)]
+    tune.report({"found": found})
+
+
+def test_trials_that_train_by_themselves_are_each_in_an_epoch_of_their_own(paths, tmp_path):
+    ds = read(paths, "tuned together")
+    run = tune.with_resources(tune.with_parameters(trial, ds=ds), {"CPU": 0.25})
+    space = {"first": tune.grid_search([0, 3]), "paths": paths}
+    storage = tune.RunConfig(storage_path=str(tmp_path / "results"), verbose=0)
+    results = tune.Tuner(run, param_space=space, run_config=storage).fit()
+    for result in results:
+        orders = [order_of(paths, result.config["first"] + i) for i in (0, 0, 1, 1)]
+        assert result.metrics["found"] == orders, result.error
 
 
 DRIVER = """

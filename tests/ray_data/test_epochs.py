@@ -416,7 +416,7 @@ def test_what_puts_a_dataset_together_with_others_is_no_iteration_that_goes_on(p
     assert [len(ids_of(each)) for each in combined] == [300, 300, 150]
 
 
-def test_what_is_counted_or_written_is_the_whole_epoch_and_leaves_the_position(paths, tmp_path):
+def test_what_is_counted_or_written_is_the_whole_epoch_and_leaves_the_position(paths, tmp_path, caplog):
     ds, rest = resumed(paths, "counted")
     mapped = ds.map_batches(lambda batch: batch)
     assert mapped.count() == 150
@@ -426,7 +426,9 @@ def test_what_is_counted_or_written_is_the_whole_epoch_and_leaves_the_position(p
     mapped.select_columns(["row_id"]).write_parquet(str(tmp_path / "rows"))
     assert ray.data.read_parquet(str(tmp_path / "rows")).count() == 150
     assert ids_of(mapped) == rest
+    assert "an earlier iteration went on" not in caplog.text
     assert len(ids_of(ds)) == 150
+    assert "an earlier iteration went on" in caplog.text
 
 
 def test_a_position_of_other_rows_is_an_error_each_time_and_stays(paths):

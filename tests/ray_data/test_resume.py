@@ -239,6 +239,38 @@ def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, t
         assert (position["rows"], position["world_size"]) == (3 * BATCH, 1)
 
 
+def plain_loop(config):
+    """Say the epoch of what the trainer has; ask where a dataset is whose rows change."""
+    set_epoch("train", 3)
+    shard = ray.train.get_dataset_shard("train")
+    found = {"ids": [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]}
+    batches = ray_h5.train_batches("half", 1, batch_size=BATCH)
+    for _ in batches:
+        try:
+            batches.position()
+        except PositionError as exc:
+            found["says"] = str(exc)
+    (Path(config["log"]) / "found.json").write_text(json.dumps(found))
+
+
+def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, tmp_path):
+    trained = {"train": read(paths, "train"), "half": half(read(paths, "half"))}
+    ds = read(paths, "train")
+    set_epoch("train", 2)
+    TorchTrainer(
+        plain_loop,
+        train_loop_config={"log": str(tmp_path)},
+        datasets=trained,
+        dataset_config=ray.train.DataConfig(execution_options=ray.data.ExecutionOptions(preserve_order=True)),
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["ids"] == order_of(paths, 3)
+    assert "dataset 'half': Filter(<lambda>) may change the number of rows" in found["says"]
+    assert ids_of(ds) == order_of(paths, 2)
+
+
 def configured(ds, caplog, world_size):
     config = ray_h5.data_config()
     with caplog.at_level(logging.WARNING, "ray_h5"):
@@ -334,7 +366,7 @@ def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
         return running(name).position(8)
 
     assert position(ds, 2).world_size == 2
-    with pytest.raises(PositionError, match=r"may join or cut the blocks that MapBatches.*data_config\(\)"):
+    with pytest.raises(PositionError, match=r"may join or cut blocks for MapBatches.*data_config\(\)"):
         position(mapped, 2)
     with pytest.raises(PositionError, match=r"2 workers share it, found 3: .* world_size=3"):
         position(ds, 3)
@@ -344,6 +376,9 @@ def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
     with pytest.raises(PositionError, match=r"Ray cuts blocks of \d+ bytes"):
         position(ds, 2)
     assert position(mapped, 1, said=1).rows == 8
+    mapped.context.target_max_block_size = None
+    with pytest.raises(PositionError, match="may join or cut blocks for MapBatches"):
+        position(mapped, 2)
 
 
 def test_what_is_in_memory_cannot_go_on(paths):
