@@ -275,6 +275,7 @@ def executing_process(shard: DataIterator) -> str:
 
 def cluster_id() -> str:
     """Return what tells this cluster from others: they count their jobs alike."""
+    ray.get_runtime_context()  # starts Ray, if it is not running
     return str(global_worker.gcs_client.cluster_id.hex())
 
 

@@ -346,6 +346,8 @@ for _ in range(2):
     ray_h5.set_epoch("train", 3)
     assert sum(len(batch["x"]) for batch in ds.iter_batches()) == ds.count()
     ray.shutdown()
+ray_h5.read_h5(sys.argv[1], columns=["x"], name="train")  # what is known of the files starts no Ray
+ray_h5.set_epoch("train", 1)
 print("done")
 """
 
