@@ -10,11 +10,11 @@ from typing import Any
 
 import h5py
 
-from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError, printable
 from ray_h5.hdf5.external import Access, identity_now, places_of
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import open_h5, translated
-from ray_h5.hdf5.rows import few, printable
+from ray_h5.hdf5.rows import few
 
 _MAX_LINKS = 32
 """Links followed to find one object. libhdf5 follows 16; links to paths of links can lead through any number."""
@@ -99,19 +99,27 @@ class Trail:
             # getlink answers from the link itself and opens nothing that it leads to.
             link = None if is_hard else group.get(name, getlink=True)
         if link is not None:
+            self._check_name(group, name)
             return self._follow_link(group, link, name, way)
         with translated(self.path, f"opening {path!r}"):
             return open_object(group, name.encode())
+
+    def _check_name(self, group: h5py.Group, name: str) -> None:
+        with translated(self.path, f"looking up {name!r}"):
+            found = group.id.links.get_val(name.encode())
+        path = found if isinstance(found, bytes) else found[-1]
+        try:
+            path.decode()
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{self.path}: link {name!r} leads to {path!r}, a name that is not UTF-8. Rename what it leads to "
+                "with h5py, by move(), and write the link again."
+            ) from None
 
     def _follow_link(self, group: h5py.Group, link: Any, name: str, way: _Way) -> Any:
         way.links += 1
         if way.links > _MAX_LINKS:
             raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
-        if isinstance(link.path, bytes):
-            raise UnsupportedColumnError(
-                f"{self.path}: link {name!r} leads to {link.path!r}, a name that is not UTF-8. Rename what it leads to "
-                "with h5py, by move(), and write the link again."
-            )
         try:
             if isinstance(link, h5py.SoftLink):
                 start = group.file if link.path.startswith("/") else group

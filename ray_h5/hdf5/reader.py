@@ -17,10 +17,10 @@ from ray_h5.hdf5.changes import check_identity
 from ray_h5.hdf5.columns import Job, ReadStats, run_jobs
 from ray_h5.hdf5.external import ExternalPolicy
 from ray_h5.hdf5.gather import Request, request_of
-from ray_h5.hdf5.handles import OpenFile, forget, open_file
+from ray_h5.hdf5.handles import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.notes import ColumnNotes
-from ray_h5.hdf5.opening import absolute_path, is_transient
+from ray_h5.hdf5.opening import absolute_path, is_transient, lacks_descriptors
 from ray_h5.hdf5.rows import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, near_names
 from ray_h5.options import as_integer
 
@@ -290,7 +290,17 @@ class RowReader:
                 file.check_sources(name, expected[name])
 
     def _retrying(self, action: Any) -> Any:
-        """Do `action`; after an error that may pass, open the file anew and do it again."""
+        """Do `action`; after an error that may pass, open the file again and do it again."""
+        try:
+            return self._repeating(action)
+        except OSError as exc:
+            if not lacks_descriptors(exc):
+                raise
+            # Files that are only kept for the next read are those that it lacks.
+            forget_all()
+        return self._repeating(action)
+
+    def _repeating(self, action: Any) -> Any:
         for wait in _RETRY_WAITS_S:
             try:
                 return action()

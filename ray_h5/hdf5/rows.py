@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
+from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, printable
 from ray_h5.hdf5.gather import Request, RowRange, request_of
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.signatures import is_of_matlab
@@ -167,11 +167,6 @@ def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
     """Return the first of some names, for a message of any number of them."""
     shown = ", ".join(printable(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def printable(text: str) -> str:
-    """Return `text` without what a terminal would take for a command."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def no_column(missing: Sequence[str], names: Iterable[str]) -> str:

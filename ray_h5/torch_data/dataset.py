@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
-from ray_h5.hdf5.rows import as_names, near_names
+from ray_h5.hdf5.rows import as_names, few, near_names
 from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.order import Order
@@ -268,6 +268,5 @@ class H5Dataset(BatchedDataset):
         return to_torch(array, name, as_bytes=as_bytes)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {', '.join(self.columns)})"
-        )
+        names = few(self.columns, len(self.columns))
+        return f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {names})"

@@ -1,20 +1,29 @@
 """Files that are made to harm: what they lead to is not opened, and none costs more than its size allows."""
 
 import os
+import pickle
 import time
 
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, in_fork, plist_with
+from h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
 
-from ray_h5.errors import CorruptFileError, ExternalDataError, MissingSourceError, RayH5Error
+from ray_h5.errors import (
+    CorruptFileError,
+    ExternalDataError,
+    MissingSourceError,
+    OutOfMemoryError,
+    RayH5Error,
+    UnsupportedColumnError,
+)
 from ray_h5.hdf5 import parser
 from ray_h5.hdf5.links import Trail
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.planning.files import Files
+from ray_h5.torch_data.dataset import H5Dataset
 
 UNLIMITED = h5py.h5s.UNLIMITED
 ROWS = np.arange(4)
@@ -307,3 +316,132 @@ def test_long_names_of_groups_are_bounded(tmp_path, monkeypatch):
 
     with pytest.raises(CorruptFileError, match="more than 100000 characters of names"):
         RowReader(filled(tmp_path / "a.h5", fill)).columns  # noqa: B018  they are found when asked for
+
+
+# Sizes that a file claims --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1, 1 << 20)}])
+def test_rows_larger_than_any_memory(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", (4, 1 << 58), "f4", **options)
+        file["ok"] = ROWS
+    reader = RowReader(tmp_path / "a.h5")
+    with pytest.raises(OutOfMemoryError, match=r"cannot have the memory for values of float32 of shape \(1, 28823"):
+        reader.read(["x"], [0])
+    assert reader.read(["ok"], [1])["ok"].tolist() == [1]
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1, 1 << 10)}, {"chunks": (1, 1 << 10), "compression": "gzip"}])
+@pytest.mark.parametrize("fill", [None, 2.5])
+def test_rows_that_were_never_written_are_filled_at_once(tmp_path, options, fill):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", (4, 1 << 20), "f4", fillvalue=fill, **options)
+    reader = RowReader(tmp_path / "a.h5")
+    for rows in ([2], [3, 0, 0], slice(1, 3)):
+        assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
+    assert reader.stats.h5py_reads == reader.stats.requests == 0
+
+
+# Names ---------------------------------------------------------------------------------------------
+
+
+def test_names_that_are_not_utf8_are_listed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = ROWS
+        h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((4,)))
+        group = h5py.h5g.create(file.id, b"gr\xfcn")
+        h5py.Group(group)["x"] = ROWS
+        file.id.links.create_soft(b"so\xe9ft", b"/ok")
+        file.id.links.create_soft(b"leads", b"/caf\xe9")
+        h5py.h5t.STD_I64LE.copy().commit(file.id, b"type\xe9")
+    reader = RowReader(tmp_path / "a.h5")
+    assert list(reader.columns) == ["ok"]
+    refused = reader.layout.refused
+    assert set(refused) == {"caf\\xe9", "gr\\xfcn", "so\\xe9ft", "leads"}
+    assert all(isinstance(error, UnsupportedColumnError) for error in refused.values())
+    assert "has a name that is not UTF-8" in str(refused["caf\\xe9"])
+    assert "no column below it can be read" in str(refused["gr\\xfcn"])
+    assert r"leads to b'/caf\xe9', a name that is not UTF-8" in str(refused["leads"])
+    text = to_text(inspect_files(Files.of([str(tmp_path / "a.h5")])))
+    assert "caf\\xe9" in text
+    text.encode()
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["/"].move(b"caf\xe9", "new name")  # as the message says
+    assert set(RowReader(tmp_path / "a.h5").columns) == {"ok", "new name"}
+
+
+NASTY = "\x1b[31mred\x07\r\x9b\u202e"
+
+
+def assert_plain(text):
+    assert all(each.isprintable() for each in text.replace("\n", "")), ascii(text)
+    assert "red" in text
+
+
+@pytest.mark.parametrize("kind", ["external link", "group link", "virtual", "storage", "soft", "column", "group"])
+def test_control_characters_of_names_reach_no_message(tmp_path, kind):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file["ok"] = ROWS
+        if kind == "external link":
+            file["x"] = h5py.ExternalLink(f"/{NASTY}/\ngone.h5", NASTY)
+        elif kind == "group link":
+            file["x"] = h5py.ExternalLink("../secret.h5", NASTY)
+        elif kind == "virtual":
+            virtual_column(file, "x", [fixed(f"{NASTY}.h5", NASTY)])
+        elif kind == "storage":
+            file.create_dataset("x", (4,), "i8", external=[(f"/{NASTY}.bin", 0, 32)])
+        elif kind == "soft":
+            file["x"] = h5py.SoftLink(NASTY)
+        else:
+            file[f"{NASTY}\n/x" if kind == "group" else f"{NASTY}\n"] = 1.0
+    refused = RowReader(tmp_path / "a.h5").layout.refused
+    assert refused
+    for error in refused.values():
+        if kind != "group link":
+            assert_plain(str(error))
+        assert "\n" not in str(error)
+        assert str(error) == str(pickle.loads(pickle.dumps(error)))
+
+
+def test_control_characters_of_paths_reach_no_message_and_no_repr(tmp_path):
+    path = str(tmp_path / f"{NASTY}.h5")
+    with h5py.File(path, "w") as file:
+        file[f"{NASTY}x"] = ROWS
+    assert_plain(repr(RowReader(path)))
+    dataset = H5Dataset(path)
+    assert_plain(repr(dataset))
+    assert_plain(str(dataset))
+    with pytest.raises(RayH5Error) as caught:
+        RowReader(path).read(["gone"])
+    assert_plain(str(caught.value))
+    os.truncate(path, 700)
+    with pytest.raises(RayH5Error) as caught:
+        RowReader(path).read(["gone"])
+    assert_plain(str(caught.value))
+
+
+# Descriptors -----------------------------------------------------------------------------------------
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+import numpy as np
+from ray_h5.torch_data.dataset import H5Dataset
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+dataset = H5Dataset(sys.argv[1], kept_bytes=0)
+assert dataset.read(np.arange(500))["x"].tolist() == list(range(500))
+# Others take what is left: files that are only kept for the next read are let go.
+taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(62 - len(os.listdir("/proc/self/fd")))]
+assert len(taken) > 10
+assert dataset.read(np.arange(10))["x"].tolist() == list(range(10))
+"""
+
+
+def test_more_files_than_descriptors(tmp_path):
+    for number in range(500):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = [number]
+    done = run_python(FEW_DESCRIPTORS, str(tmp_path))
+    assert done.returncode == 0, done.stderr
