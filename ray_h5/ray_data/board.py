@@ -36,8 +36,6 @@ class Setting:
         Tells calls apart, so that each is obeyed once.
     by_name_alone : bool
         Whether it was said by a process that did not read the dataset: it means the one that was read last.
-    seed : int, optional
-        The seed of the run that the dataset resumed last, for this epoch and those after it.
     """
 
     epoch: int
@@ -45,7 +43,6 @@ class Setting:
     world_size: int = 1
     id: str = ""
     by_name_alone: bool = False
-    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +115,7 @@ class Board:
         return sorted(unquote(key[len(prefix) :]) for key in stored_keys(prefix))
 
     def set(self, place: tuple[str, ...], setting: Setting) -> None:
-        """Keep a setting for a dataset, `(token,)`, or for the one of a name in a process, `(process, name)`.
-
-        One without a position goes on with the seed of the run that was resumed before.
-        """
-        last = self.get(place) if setting.seed is None else None
-        if last is not None:
-            setting = replace(setting, seed=last.seed)
+        """Keep a setting for a dataset, `(token,)`, or for the one of a name in a process, `(process, name)`."""
         store(self._key("set", *place), pickle.dumps(setting))
 
     def get(self, place: tuple[str, ...]) -> Setting | None:
@@ -143,6 +134,15 @@ class Board:
     def is_used_up(self, setting: Setting) -> bool:
         """Return whether the position of a setting was taken."""
         return stored(self._key("used", setting.id)) is not None
+
+    def keep_seed(self, place: tuple[str, ...], seed: int) -> None:
+        """Keep the seed of a run that was resumed."""
+        store(self._key("seed", *place), b"%d" % seed)
+
+    def seed(self, place: tuple[str, ...]) -> int | None:
+        """Return the seed of the run that was resumed last, if any was."""
+        found = stored(self._key("seed", *place))
+        return None if found is None else int(found)
 
     def begin(self, place: tuple[str, ...], running: Running) -> None:
         """Say which epoch runs at a place."""

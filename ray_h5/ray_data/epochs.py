@@ -143,7 +143,7 @@ def _setting(epoch: int, position: Position | None, world_size: int | None) -> S
         )
     if position is not None and position.epoch != epoch:
         raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
-    return Setting(epoch, position, world_size, uuid.uuid4().hex, seed=None if position is None else position.seed)
+    return Setting(epoch, position, world_size, uuid.uuid4().hex)
 
 
 def check_name(name: object) -> None:
@@ -208,7 +208,10 @@ class Epochs:
         """Return the epoch that this execution reads."""
         execution = running_execution(context)
         setting = self._setting()
-        stretch = Stretch(execution.run) if setting is None else self._obey(plan, setting, execution)
+        seed = self._seed_of_run(plan, setting)
+        stretch = Stretch(execution.run, seed=seed)
+        if setting is not None:
+            stretch = self._obey(plan, setting, execution, seed)
         dataset = self.name or execution.dataset
         logger.info("dataset %s: epoch %d, %d rows", dataset, stretch.epoch, stretch.cut(plan).num_rows)
         if self.name is not None and execution.iterates:
@@ -250,12 +253,27 @@ class Epochs:
                 )
         return board.get((self.token,))
 
-    def _obey(self, plan: ReadPlan, setting: Setting, execution: Execution) -> Stretch:
+    def _seed_of_run(self, plan: ReadPlan, setting: Setting | None) -> int | None:
+        """Return the seed of the run that the dataset resumed, for its later epochs too; None if its own was not drawn.
+
+        It is kept for this process, and for the next one that executes the dataset.
+        """
+        shuffle = plan.order.shuffle
+        if self.name is None or shuffle is None or not shuffle.is_drawn:
+            return None
+        board, places = self.register(), [(process_id(), self.token), (self.token,)]
+        if setting is None or setting.position is None:
+            return next((seed for place in places if (seed := board.seed(place)) is not None), None)
+        for place in places:
+            board.keep_seed(place, setting.position.seed)
+        return setting.position.seed
+
+    def _obey(self, plan: ReadPlan, setting: Setting, execution: Execution, seed: int | None) -> Stretch:
         """Return the epoch of an execution that a setting is for: the one that was set, or one counted on from it."""
         obeyed, first_run = self._obeyed.get(execution.dataset, ("", execution.run))
         if obeyed != setting.id:
             first_run = execution.run
-        stretch = Stretch(setting.epoch + execution.run - first_run, (), setting.world_size, setting.seed)
+        stretch = Stretch(setting.epoch + execution.run - first_run, (), setting.world_size, seed)
         # What is counted, aggregated or written is the whole epoch, and leaves the position to the iteration.
         if setting.position is not None and execution.run == first_run and execution.iterates:
             stretch = self._begun_at(setting, setting.position, plan, execution) or stretch
@@ -266,8 +284,8 @@ class Epochs:
         """Return what is left of the epoch at a position; None if another execution has used it up."""
         board = self.register()
         if board.is_used_up(setting):
-            same = position.plan_hash == plan.with_drawn_seed(position.seed).hash
-            if position.done and same and not execution.peeks:
+            is_of_plan = position.plan_hash == plan.with_drawn_seed(position.seed).hash
+            if position.done and is_of_plan and not execution.peeks:
                 logger.warning(
                     "dataset %r: an earlier iteration went on at the position that set_epoch was given; this one, of "
                     "another dataset made of the same, has the whole of epoch %d",
