@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -178,6 +179,7 @@ class H5DataLoader(DataLoader[Any]):
     def _in_threads(self, read: Callable[[list[list[int]]], list[_Read]]) -> Iterator[list[_Read]]:
         waiting: deque[Future[list[_Read]]] = deque()
         groups, in_time = self._groups(), True
+        at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=read_alone)
         try:
             for group in itertools.islice(groups, self.threads + 1):
@@ -195,8 +197,9 @@ class H5DataLoader(DataLoader[Any]):
                     waiting.append(pool.submit(read, group))
                 yield batches
         finally:
-            # What hangs is not waited for.
-            pool.shutdown(wait=in_time, cancel_futures=True)
+            # What hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
+            if not at_exit():
+                pool.shutdown(wait=in_time, cancel_futures=True)
 
     def _read(self, make: Callable[[dict[str, np.ndarray]], Any], group: list[list[int]]) -> list[_Read]:
         """Read some batches by one call, and make something of the arrays of each."""
