@@ -3,10 +3,12 @@
 import re
 import shlex
 
+import h5py
+import numpy as np
 import pytest
 
 from ray_h5 import errors
-from ray_h5.cli import _parser
+from ray_h5.cli import _parser, main
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors, blocks, prose, text_of, with_blocks
 
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
@@ -45,6 +47,15 @@ def test_every_path_that_is_named_exists(page):
             assert (ROOT / code).exists(), f"{page} names {code}"
         elif _IS_FILE_NAME.fullmatch(code):
             assert code in names, f"{page} names {code}"
+
+
+def test_the_page_that_inspect_names_has_that_heading(tmp_path, capsys):
+    with h5py.File(tmp_path / "samples.h5", "w") as file:
+        for number in range(40):
+            file[f"sample_{number}/x"] = np.zeros((3, 2))
+    assert main(["inspect", str(tmp_path / "samples.h5")]) == 0
+    page, heading = re.search(r"(docs/\S+), '([^']+)'", capsys.readouterr().out).groups()
+    assert f"## {heading}\n" in text_of(page)
 
 
 # The tree of CONTRIBUTING.md ----------------------------------------------------------------------
