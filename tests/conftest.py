@@ -27,9 +27,15 @@ _GROUPS = {
 def pytest_collection_modifyitems(items):
     """With `-n`, keep together what shares a Ray cluster, and, in another process, what starts clusters of its own."""
     for item in items:
-        group = _GROUPS.get(item.path.relative_to(_FOLDER).parts[0])
+        group = _group_of(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+    # Its threads and memory stay in the process, and other tests count threads, measure memory, and fork.
+    items.sort(key=lambda item: _group_of(item) == "one cluster")
+
+
+def _group_of(item):
+    return _GROUPS.get(item.path.relative_to(_FOLDER).parts[0])
 
 
 _RAY_OPTIONS = {"num_cpus": 2, "object_store_memory": 256 << 20, "include_dashboard": False, "log_to_driver": False}
