@@ -1,3 +1,4 @@
+import logging
 import os
 from pathlib import Path
 
@@ -14,12 +15,48 @@ settings.register_profile("nightly", max_examples=10_000, **_COMMON)
 settings.load_profile("ci")
 
 _FOLDER = Path(__file__).parent
-_GROUPS = {"ray_data": "one cluster", "integration": "clusters", "cluster": "clusters", "examples": "clusters"}
+_GROUPS = {
+    "docs": "one cluster",
+    "ray_data": "one cluster",
+    "integration": "clusters",
+    "cluster": "clusters",
+    "examples": "clusters",
+}
 
 
 def pytest_collection_modifyitems(items):
     """With `-n`, keep together what shares a Ray cluster, and, in another process, what starts clusters of its own."""
     for item in items:
-        group = _GROUPS.get(item.path.relative_to(_FOLDER).parts[0])
+        group = _group_of(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+    # Its threads and memory stay in the process, and other tests count threads, measure memory, and fork.
+    items.sort(key=lambda item: _group_of(item) == "one cluster")
+
+
+def _group_of(item):
+    return _GROUPS.get(item.path.relative_to(_FOLDER).parts[0])
+
+
+_RAY_OPTIONS = {"num_cpus": 2, "object_store_memory": 256 << 20, "include_dashboard": False, "log_to_driver": False}
+
+
+@pytest.fixture(scope="session")
+def ray_local():
+    """The Ray of one node that the tests of a session share."""
+    import ray
+
+    for attempt in range(3):
+        try:
+            ray.init(address="local", logging_level=logging.ERROR, **_RAY_OPTIONS)
+            break
+        except Exception as exc:
+            # Ray gives a node 30 s, which a machine that does something else may take.
+            if "timed out during startup" not in str(exc) or attempt == 2:
+                raise
+            ray.shutdown()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True  # or blocks arrive as they are finished
+    yield
+    ray.shutdown()

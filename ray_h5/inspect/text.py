@@ -109,8 +109,8 @@ def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
             if len(node.siblings) >= _MANY:
                 name, what = "/".join(each.name for each in (*above, node)), "groups" if node.below else "columns"
                 yield (
-                    f"{name}: {len(node.siblings)} {what} alike. If each is a sample or an episode of its own: the "
-                    "README, 'What it does not do', has how to make rows of them"
+                    f"{name}: {len(node.siblings)} {what} alike. If each is a sample or an episode of its own: "
+                    "docs/files.md, 'Samples that are groups', says how to make rows of them"
                 )
                 return
 

@@ -1,29 +1,6 @@
-import logging
-
 import h5py
 import numpy as np
 import pytest
-import ray
-
-_OPTIONS = {"num_cpus": 2, "object_store_memory": 256 << 20, "include_dashboard": False, "log_to_driver": False}
-
-
-@pytest.fixture(scope="session")
-def ray_local():
-    for attempt in range(3):
-        try:
-            ray.init(address="local", logging_level=logging.ERROR, **_OPTIONS)
-            break
-        except Exception as exc:
-            # Ray gives a node 30 s, which a machine that does something else may take.
-            if "timed out during startup" not in str(exc) or attempt == 2:
-                raise
-            ray.shutdown()
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.preserve_order = True  # or blocks arrive as they are finished
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+import h5py
+import numpy as np
+import pytest
+
+ROWS, STEPS = 100, 50
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A folder with the files that the pages read: four runs, samples that are groups, and a file of MATLAB."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "data").mkdir()
+    for number in range(4):
+        write_run(folder / "data" / f"run_{number}.h5", number)
+    (folder / "matlab").mkdir()
+    with h5py.File(folder / "matlab" / "a.mat", "w", userblock_size=512) as file:
+        file["signal"] = np.arange(30.0).reshape(10, 3)
+        file["signal"].attrs["MATLAB_class"] = np.bytes_("double")
+    with h5py.File(folder / "samples.h5", "w") as file:
+        for i in range(5):
+            file[f"sample_{i}/x"] = np.full((3, 4), i, "f4")
+            file[f"sample_{i}/y"] = i
+    return folder
+
+
+def write_run(path, number):
+    rng = np.random.default_rng(number)
+    columns = {
+        "image": rng.random((ROWS, 3, 32, 32), dtype="f4"),
+        "label": rng.integers(0, 4, ROWS),
+        "quality": rng.random(ROWS),
+        "patient": np.array([f"patient_{(number * ROWS + row) // 10:04d}" for row in range(ROWS)], dtype=object),
+        "signal": rng.standard_normal((ROWS, 8, STEPS)).astype("f4"),
+        "target": rng.integers(0, 4, (ROWS, STEPS)),
+        "weight": (rng.random((ROWS, STEPS)) < 0.9).astype("f4"),
+        "mask/train": rng.random(ROWS) < 0.8,
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            if name in ("image", "signal"):
+                file.create_dataset(name, data=values, chunks=(1, *values.shape[1:]), compression="lzf")
+            else:
+                file[name] = values
+
+
+@pytest.fixture
+def folder(made, monkeypatch, tmp_path):
+    """The files of `made`, below the current folder of the test."""
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

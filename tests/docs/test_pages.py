@@ -1,0 +1,130 @@
+"""What the documents name is there: files, folders, links and headings, options of commands."""
+
+import re
+import shlex
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import errors
+from ray_h5.cli import _parser, main
+from tests.docs.pages import DOCS, PAGES, ROOT, anchors, blocks, prose, text_of, with_blocks
+
+FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+_IS_PATH = re.compile(rf"(?:{'|'.join(FOLDERS)}|\.ci)/[\w./-]*")
+_IS_FILE_NAME = re.compile(r"[\w.-]+\.(?:py|md|toml|yaml|sbatch|ipynb)")
+
+
+def code_of(page):
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= 160
+
+
+def test_the_readme_links_to_every_page():
+    assert [page for page in DOCS if f"({page})" not in text_of("README.md")] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), f"{page} links to {target}"
+        assert not anchor or anchor in anchors(found.resolve().relative_to(ROOT)), f"{page} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_that_is_named_exists(page):
+    names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")} | {p.name for p in ROOT.iterdir()}
+    for code in code_of(page):
+        if _IS_PATH.fullmatch(code):
+            assert (ROOT / code).exists(), f"{page} names {code}"
+        elif _IS_FILE_NAME.fullmatch(code):
+            assert code in names, f"{page} names {code}"
+
+
+def test_the_page_that_inspect_names_has_that_heading(tmp_path, capsys):
+    with h5py.File(tmp_path / "samples.h5", "w") as file:
+        for number in range(40):
+            file[f"sample_{number}/x"] = np.zeros((3, 2))
+    assert main(["inspect", str(tmp_path / "samples.h5")]) == 0
+    page, heading = re.search(r"(docs/\S+), '([^']+)'", capsys.readouterr().out).groups()
+    assert f"## {heading}\n" in text_of(page)
+
+
+# The tree of CONTRIBUTING.md ----------------------------------------------------------------------
+
+
+def tree():
+    """Return the paths that the tree names, each as often as it does."""
+    (_, text), *_ = blocks("CONTRIBUTING.md", "text")
+    found, parents = [], []
+    for line in filter(str.strip, text.splitlines()):
+        depth = (len(line) - len(line.lstrip())) // 2
+        for name in re.match(r" *((?:[\w.]+(?:/|\.py) ?)+)(?:  |$|\b)", line)[1].split():
+            parents[depth:] = [name]
+            found.append("".join(parents))
+    return found
+
+
+def test_the_tree_names_each_path_once_and_it_exists():
+    assert len(tree()) == len(set(tree()))
+    assert [path for path in tree() if not (ROOT / path).exists()] == []
+
+
+def test_the_tree_names_every_package():
+    packages = [path.parent.relative_to(ROOT) for path in (ROOT / "ray_h5").rglob("__init__.py")]
+    assert [f"{package}/" for package in packages if f"{package}/" not in tree()] == []
+
+
+# Commands -----------------------------------------------------------------------------------------
+
+
+def commands(page):
+    """Return the words of each command in the shell blocks of a page, and in its prose."""
+    shell = "\n".join(block for _, block in blocks(page, "bash")).replace("\\\n", " ")
+    spoken = [code for code in code_of(page) if re.match(r"(python|ray-h5|torchrun) .*[./]", code)]
+    for line in [*shell.splitlines(), *spoken]:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&;|<>")
+        lexer.whitespace_split = True
+        words = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("&;|<>"):
+                if words:
+                    yield words
+                words = []
+            else:
+                words.append(word)
+
+
+@pytest.mark.parametrize("page", sorted({*with_blocks("bash"), "README.md"}))
+def test_the_commands_of_a_page_exist_and_know_their_options(page):
+    for words in commands(page):
+        if words[0] == "ray-h5":
+            if not any(word.isupper() for word in words):  # a name that stands for others
+                _parser().parse_args(words[1:])
+            continue
+        program = None
+        for word in words:
+            path, _, test = word.partition("::")
+            if word == "--":
+                program = None
+            elif _IS_PATH.fullmatch(path):
+                assert (ROOT / path).exists(), f"{page}: {word}"
+                assert f"def {test}(" in (ROOT / path).read_text() if test else True, f"{page}: {word}"
+                program = ROOT / path if path.endswith(".py") else program
+            elif word.startswith("--") and program is not None:
+                assert f'"{word}"' in program.read_text(), f"{page}: {program.name} {word}"
+            elif extra := re.fullmatch(r"\.\[(\w+)\]", word):
+                assert re.search(rf"^{extra[1]} = \[", text_of("pyproject.toml"), re.MULTILINE), f"{page}: {word}"
+
+
+def test_every_error_is_in_the_table():
+    found = set(re.findall(r"`(\w+Error)`", text_of("docs/files.md")))
+    assert [name for name in errors.__all__ if name not in found | {"RayH5Error"}] == []
