@@ -155,8 +155,10 @@ class Board:
 
     def sweep(self) -> None:
         """Delete what jobs that have ended left."""
-        for job in {key.partition("/")[0] for key in stored_keys("")} - {self.job}:
-            if has_ended(job):
+        keys = [key.split("/") for key in stored_keys("")]
+        for job in {key[0] for key in keys} - {self.job}:
+            named = {part for key in keys if key[0] == job for part in key[1:]}  # the processes among them
+            if has_ended(job, named):
                 forget(f"{job}/", is_prefix=True)
 
     def _key(self, *parts: str) -> str:

@@ -373,8 +373,12 @@ def stored_keys(prefix: str) -> list[str]:
     return [key.decode() for key in internal_kv._internal_kv_list(prefix, namespace=_STORE)]
 
 
-def has_ended(job: str) -> bool:
-    """Return whether nothing of a job runs any more: neither its driver nor a detached actor."""
+def has_ended(job: str, processes: set[str]) -> bool:
+    """Return whether a job's driver has ended, and with it those of its actors whose ids are among `processes`.
+
+    Detached actors outlive their driver. Ray Data makes some of its own, which belong to the first job that uses it.
+    """
     if any(each["JobID"] == job and not each["IsDead"] for each in state.jobs()):
         return False
-    return all(each["State"] == "DEAD" for each in state.actors(job_id=ray.JobID.from_hex(job)).values())
+    actors = state.actors(job_id=ray.JobID.from_hex(job))
+    return all(each["State"] == "DEAD" for each in actors.values() if each["ActorID"] in processes)

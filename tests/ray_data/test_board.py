@@ -193,6 +193,9 @@ def test_two_drivers_in_one_namespace_and_nothing_is_left_of_them(paths, tmp_pat
     here = ray.get_runtime_context().get_job_id()
     ds = read(paths, "kept")
     set_epoch("kept", 2)
-    ray_h5.ray_data.board.Board(here).sweep()
-    assert {key.partition("/")[0] for key in stored_keys("")} == {here}
+    began = time.monotonic()
+    while (jobs := {key.partition("/")[0] for key in stored_keys("")}) != {here} and time.monotonic() < began + 20:
+        time.sleep(0.1)  # until Ray knows that the drivers have ended
+        ray_h5.ray_data.board.Board(here).sweep()
+    assert jobs == {here}
     assert ids_of(ds) == order_of(paths, 2)
