@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ray_h5 import bench as benches
-from ray_h5.errors import RayH5Error, printable
+from ray_h5.errors import RayH5Error
 from ray_h5.inspect import add_files, add_inspect, files_of
+from ray_h5.messages import printable
 
 _INTERRUPTED = 130
 """What a shell shows for a program that Ctrl-C ended."""

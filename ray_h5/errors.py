@@ -5,6 +5,8 @@ place, so that ``except FileNotFoundError`` and ``except RayH5Error`` both work.
 message and nothing else: that is what keeps it whole on its way out of a Ray task.
 """
 
+from ray_h5.messages import printable
+
 __all__ = [
     "CodecUnavailableError",
     "ConstantColumnError",
@@ -36,11 +38,6 @@ __all__ = [
     "UnsupportedColumnError",
     "WriterActiveError",
 ]
-
-
-def printable(text: str) -> str:
-    """Return `text` without what a terminal would take for a command, and what cannot be written as UTF-8."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 class RayH5Error(Exception):

@@ -28,7 +28,7 @@ from ray_h5.hdf5.gather import (
 )
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.opening import is_transient
-from ray_h5.hdf5.rows import few
+from ray_h5.messages import few
 
 _DIRECT_BYTES = 64 << 10
 """From as much on, libhdf5 puts values straight into the output; measured."""

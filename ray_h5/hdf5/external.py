@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_h5.errors import ExternalDataError, OptionError, printable
+from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import absolute_path, translated
+from ray_h5.messages import printable
 
 PathLike = str | os.PathLike[str]
 

@@ -16,7 +16,6 @@ from ray_h5.errors import (
     TransientIOError,
     UnknownColumnError,
     UnsupportedColumnError,
-    printable,
 )
 from ray_h5.hdf5.external import Access
 from ray_h5.hdf5.groups import Descent, Level
@@ -24,8 +23,8 @@ from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.opening import translated
-from ray_h5.hdf5.rows import near_names
 from ray_h5.hdf5.traces import Address, Traces, address_of
+from ray_h5.messages import near_names, printable
 
 _MAX_NAMES = 1 << 18
 """Datasets, or groups, of one file that are listed."""

@@ -21,7 +21,8 @@ from ray_h5.hdf5.handles import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.notes import ColumnNotes
 from ray_h5.hdf5.opening import absolute_path, is_transient, lacks_descriptors
-from ray_h5.hdf5.rows import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, near_names
+from ray_h5.hdf5.rows import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
+from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 
 if TYPE_CHECKING:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, printable
+from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.hdf5.gather import Request, RowRange, request_of
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.signatures import is_of_matlab
+from ray_h5.messages import few
 
 Rows = slice | Sequence[int] | np.ndarray
 
+
 _MAX_LISTED = 10
+
 
 _MAX_DEPTH = 8
 """Groups this deep are looked at for what is alike in them."""
+
 
 _MATLAB = (
     "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
@@ -161,24 +164,3 @@ def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
         if len(set(groups.values())) > 1:
             return list(groups)
     return []
-
-
-def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
-    """Return the first of some names, for a message of any number of them."""
-    shown = ", ".join(printable(name) for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
-    """Return what an error says of columns that are not among `names`."""
-    return f"no column {', '.join(map(repr, missing))}.{near_names(missing[0], names)}"
-
-
-def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a sentence that offers the names nearest to `name`."""
-    known = sorted(map(str, names))  # a pandas frame may call a column by a number
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f" Did you mean {' or '.join(repr(each) for each in near)}?"
-    shown = ", ".join(map(printable, known[:_MAX_LISTED])) + (", ..." if len(known) > _MAX_LISTED else "")
-    return f" There is: {shown}." if known else " There are no columns."

@@ -9,16 +9,10 @@ from typing import TypeAlias
 
 import h5py
 
-from ray_h5.errors import (
-    CorruptFileError,
-    MissingSourceError,
-    RayH5Error,
-    TransientIOError,
-    TruncatedFileError,
-    printable,
-)
+from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, TransientIOError, TruncatedFileError
 from ray_h5.hdf5.links import Sources, Trail
 from ray_h5.hdf5.mappings import SourceNames, sources_named
+from ray_h5.messages import printable
 
 _MAX_DEPTH = 32
 """Virtual datasets that may lie one over the other."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import Kind
-from ray_h5.hdf5.rows import near_names
+from ray_h5.messages import near_names
 
 _KINDS: dict[str, Kind] = {
     "b": "bool", "i": "number", "u": "number", "f": "number", "c": "number", "S": "string", "M": "time",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_h5.errors import printable
+from ray_h5.messages import printable
 from ray_h5.planning.paths import natural_key
 
 _ENOUGH = 6

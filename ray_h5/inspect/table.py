@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from ray_h5.errors import printable
 from ray_h5.inspect.fold import Node, fold
 from ray_h5.inspect.report import ColumnReport
+from ray_h5.messages import printable
 
 MAX_LINES = 60
 _HEAD = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline", "stored", "real")

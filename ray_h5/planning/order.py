@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ray_h5.planning.recent import Recent
+from ray_h5.lru import Recent
 from ray_h5.planning.shuffle import RoundKeys, Shuffle, make_key, mix, permute, unpermute
 
 _WITHIN, _GROUPS, _ROWS, _KEYS = range(4)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 from ray_h5.planning.criteria import read_for
 from ray_h5.planning.schema import ColumnSpec
 

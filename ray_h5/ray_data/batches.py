@@ -12,7 +12,7 @@ from ray.data.block import BlockAccessor, BlockColumn
 from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 
 Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 

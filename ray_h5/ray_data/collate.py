@@ -12,7 +12,7 @@ import torch
 from ray.data.collate_fn import NumpyBatchCollateFn
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
 """A dtype of torch, or what numpy takes for one, such as a name; ``"bfloat16"`` too."""

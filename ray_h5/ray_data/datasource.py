@@ -14,7 +14,7 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 from ray_h5.planning.effect import describe
 from ray_h5.planning.files import Files
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike

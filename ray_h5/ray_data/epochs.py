@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from ray.data import DataContext, DataIterator
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.hdf5.rows import near_names
+from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Position, Stretch, position_of, resume

@@ -13,7 +13,7 @@ from ray.data.expressions import col
 
 from ray_h5 import errors
 from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 from ray_h5.ray_data.batches import with_column
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.ray_data.datasource import each_row_once

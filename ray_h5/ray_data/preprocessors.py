@@ -19,7 +19,7 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnknownColumnError,
 )
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 from ray_h5.options import as_integer
 from ray_h5.ray_data.batches import changed, names_of, with_column
 from ray_h5.ray_data.fitting import fit_moments

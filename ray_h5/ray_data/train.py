@@ -12,7 +12,7 @@ from ray.data import DataIterator, Dataset, ExecutionOptions
 from ray.train import DataConfig
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.hdf5.rows import near_names
+from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.arguments import as_flag

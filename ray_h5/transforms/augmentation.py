@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
-from ray_h5.hdf5.rows import no_column
+from ray_h5.messages import no_column
 from ray_h5.options import is_number
 from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ray_h5.atomic import written_whole
 from ray_h5.errors import CorruptFileError, NotFoundError, OptionError
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.standardize import Scaler
-from ray_h5.writing import written_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

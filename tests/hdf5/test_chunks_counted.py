@@ -3,11 +3,11 @@
 import h5py
 import numpy as np
 import pytest
-from h5kit import by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.source import LocalFile
+from tests.hdf5.h5kit import by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
 
 SHUFFLED = np.random.default_rng(0).permutation(40)
 GZIP = {"chunks": (4, 300), "compression": "gzip"}

@@ -6,11 +6,11 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, dataset_with, in_fork, plist_with, stored_chunks
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, in_fork, plist_with, stored_chunks
 
 ROWS = 21
 DTYPES = ["u1", ">i4", "f8", "c16"]

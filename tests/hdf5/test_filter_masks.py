@@ -10,7 +10,12 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
-from h5kit import (
+
+from ray_h5.errors import CodecUnavailableError, CorruptChunkError, CorruptFileError, RayH5Error
+from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, Deflate, Fletcher32, Lzf, Shuffle, decodes
+from ray_h5.hdf5.layout import FilterPipeline, FilterStep
+from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import (
     assert_same,
     by_h5py,
     dataset_with,
@@ -24,11 +29,6 @@ from h5kit import (
     stored_chunks,
     write,
 )
-
-from ray_h5.errors import CodecUnavailableError, CorruptChunkError, CorruptFileError, RayH5Error
-from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, Deflate, Fletcher32, Lzf, Shuffle, decodes
-from ray_h5.hdf5.layout import FilterPipeline, FilterStep
-from ray_h5.hdf5.reader import RowReader
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
 

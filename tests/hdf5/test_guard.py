@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5 import chunks, guard, reader
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 
 DATA = np.arange(64, dtype="<i4").reshape(4, 16) * 1_000_003
 RAW = DATA.tobytes()

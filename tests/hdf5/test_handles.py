@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
 from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5 import handles
 from ray_h5.hdf5.reader import ReadStats, RowReader
+from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
 VALUES = random_rows((40, 30), "i4")
 NAMES = np.array([f"row {i}".encode() for i in range(40)], object)

@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from h5kit import assert_same, write
 
 from ray_h5.hdf5 import direct
 from ray_h5.hdf5.columns import InTurn, run_jobs
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, write
 
 
 def test_all_jobs_are_done_once_and_those_in_turn_by_one_thread():

@@ -8,13 +8,13 @@ import tempfile
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, random_rows, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.gather import LARGE_ROW_BYTES
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, write
 
 ROWS = 24
 VALUES = LARGE_ROW_BYTES // 4

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, dataset_with, plist_with, write
 
 from ray_h5.errors import (
     CorruptFileError,
@@ -33,6 +32,7 @@ from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.links import Trail
 from ray_h5.hdf5.opening import open_h5
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, write
 
 ROWS = np.arange(5)
 

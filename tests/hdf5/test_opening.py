@@ -15,7 +15,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, flip, in_fork, overwrite, program, run_python, write
 
 from ray_h5.errors import (
     CorruptFileError,
@@ -36,6 +35,7 @@ from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import open_h5
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.source import LocalFile
+from tests.hdf5.h5kit import assert_same, flip, in_fork, overwrite, program, run_python, write
 
 VALUES = np.arange(80, dtype="i4").reshape(20, 4)
 GZIP = {"chunks": (3, 4), "compression": "gzip"}

@@ -5,7 +5,6 @@ import zlib
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, random_rows, replace_once, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from ray_h5.errors import CorruptChunkError, CorruptFileError, MissingSourceErro
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.mappings import Mapping, RowBlocks
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
 
 ROWS, ROW = 12, 16
 CHUNK_BYTES = 2 * ROW * 8

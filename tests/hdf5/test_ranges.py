@@ -3,12 +3,12 @@
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.hdf5.gather import RowRange, RowRequest, Runs, range_pieces, request_of, solid_spans
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, random_rows
 
 MEBIBYTE = 1 << 20
 STARTS, COUNTS = st.integers(0, 60), st.integers(1, 60)

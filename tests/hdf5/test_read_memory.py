@@ -6,9 +6,9 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, run_python
 
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, run_python
 
 CHUNK_ROWS, CHUNKS = 128, 16
 ROW_SHAPE = (3, 64, 64)

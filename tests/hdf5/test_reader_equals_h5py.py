@@ -8,11 +8,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py
 
 ENUM = h5py.enum_dtype({"low": 0, "mid": 1, "high": 2}, basetype="u1")
 NUMBERS = [

@@ -10,7 +10,6 @@ import hdf5plugin
 import imagecodecs
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from ray_h5.hdf5.codecs import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.steps import Shuffle, Step
+from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, LZF = 1, 2, 3, 4, 5, 32000
 BLOSC, LZ4, BITSHUFFLE, ZSTD, BLOSC2 = 32001, 32004, 32008, 32015, 32026

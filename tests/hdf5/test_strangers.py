@@ -7,7 +7,6 @@ import time
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
 
 from ray_h5.errors import (
     CorruptFileError,
@@ -24,6 +23,7 @@ from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.planning.files import Files
 from ray_h5.torch_data.dataset import H5Dataset
+from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
 
 UNLIMITED = h5py.h5s.UNLIMITED
 ROWS = np.arange(4)

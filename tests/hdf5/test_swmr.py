@@ -10,11 +10,11 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, program, run_python, write
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError, WriterActiveError
 from ray_h5.hdf5 import reader as reader_module
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python, write
 
 STORAGES = {
     "raw": {},

@@ -4,13 +4,13 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.gather import library_batches, library_spans
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
 
 ROWS = 3000
 

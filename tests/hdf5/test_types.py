@@ -3,10 +3,10 @@
 import h5py
 import numpy as np
 import pytest
-from h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
 
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
 
 
 def test_a_field_without_a_name(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_h5 import writing
+from ray_h5 import atomic
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning import encoding, store
@@ -365,7 +365,7 @@ def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
     folder, expected = kept
     planned(files, folder)
     used = []
-    for module in (store, writing):
+    for module in (store, atomic):
         monkeypatch.setattr(module, "open", lambda *named: used.append(named), raising=False)
     assert known_and(files, folder) == expected["selection"]
     assert used == []
@@ -732,7 +732,7 @@ def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
             self.file.write(bytes(data)[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writing, "open", Full, raising=False)
+    monkeypatch.setattr(atomic, "open", Full, raising=False)
     with pytest.raises(OptionError, match=rf"index_dir='{folder}': .*cannot be written there: No space left"):
         planned(files, folder)
     assert {path.name: path.read_bytes() for path in index_files(folder)} == before

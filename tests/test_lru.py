@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ray_h5.planning.recent import Recent
+from ray_h5.lru import Recent
 
 
 def keep(kept, key, value):
@@ -57,7 +57,7 @@ def test_a_change_that_fails_leaves_what_was_there():
 
 FORK = """
 import os, signal, threading, warnings
-from ray_h5.planning.recent import Recent
+from ray_h5.lru import Recent
 warnings.simplefilter("ignore")
 kept = Recent(2)
 kept.update("a", lambda _: 1)

@@ -1,0 +1,34 @@
+"""Names and lists in messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+_MAX_LISTED = 10
+
+
+def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
+    """Return the first of some names, for a message of any number of them."""
+    shown = ", ".join(printable(name) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
+    """Return what an error says of columns that are not among `names`."""
+    return f"no column {', '.join(map(repr, missing))}.{near_names(missing[0], names)}"
+
+
+def near_names(name: str, names: Iterable[str]) -> str:
+    """Return a sentence that offers the names nearest to `name`."""
+    known = sorted(map(str, names))  # a pandas frame may call a column by a number
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f" Did you mean {' or '.join(repr(each) for each in near)}?"
+    shown = ", ".join(map(printable, known[:_MAX_LISTED])) + (", ..." if len(known) > _MAX_LISTED else "")
+    return f" There is: {shown}." if known else " There are no columns."
+
+
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would take for a command, and what cannot be written as UTF-8."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
