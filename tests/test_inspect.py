@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import NotFoundError, NotHDF5Error
-from ray_h5.hdf5.advice import advice
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
-from ray_h5.hdf5.notes import ColumnNotes
+from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect import add_inspect
+from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
 from ray_h5.planning.files import Files

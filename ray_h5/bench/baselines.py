@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.codecs import ChunkDecoder, decodes
+from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, decodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

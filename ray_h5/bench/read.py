@@ -35,8 +35,8 @@ from ray_h5.bench.baselines import (
 )
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.hdf5.external import ExternalPolicy
-from ray_h5.hdf5.handles import forget, open_file
+from ray_h5.hdf5.metadata.access import ExternalPolicy
+from ray_h5.hdf5.open_files import forget, open_file
 from ray_h5.hdf5.reader import RowReader
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ray_h5.errors import TruncatedFileError
 from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.opening import translate
+from ray_h5.hdf5.metadata.opening import translate
 
 Buffer = memoryview
 """A writable, C-contiguous view of bytes."""

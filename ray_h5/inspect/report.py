@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
-from ray_h5.hdf5.advice import advice
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.notes import ColumnNotes
+from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.inspect.advice import advice
 from ray_h5.planning.effect import shuffle_effect
 from ray_h5.planning.facts import Scope
 from ray_h5.planning.files import Files

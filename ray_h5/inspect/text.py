@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ray_h5.hdf5.headers import SINGLE_VALUE
+from ray_h5.hdf5.metadata.column import SINGLE_VALUE
 from ray_h5.inspect.fold import fold, leaves
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Trouble
 from ray_h5.inspect.table import MAX_LINES, size, table

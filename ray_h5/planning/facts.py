@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
-from ray_h5.hdf5.external import PathLike, as_roots
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
+from ray_h5.hdf5.metadata.access import PathLike, as_roots
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.rows import common_rows
+from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.criteria import parse_derived, read_for
 from ray_h5.planning.derived import compute
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow

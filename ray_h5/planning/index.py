@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError
-from ray_h5.hdf5.changes import check_identity, check_state
-from ray_h5.hdf5.external import identity_now
+from ray_h5.hdf5.checks.changes import check_identity, check_state
 from ray_h5.hdf5.layout import FileIdentity, FileState
-from ray_h5.hdf5.opening import check_regular_file, open_h5
-from ray_h5.hdf5.rows import as_names
+from ray_h5.hdf5.metadata.access import identity_now
+from ray_h5.hdf5.metadata.opening import check_regular_file, open_h5
+from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few
 from ray_h5.planning.agreement import agreed_columns, check_enums
 from ray_h5.planning.criteria import parse_derived, read_for

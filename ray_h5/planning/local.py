@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.external import PathLike
+from ray_h5.hdf5.metadata.access import PathLike
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 

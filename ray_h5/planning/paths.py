@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
-from ray_h5.hdf5.external import PathLike
-from ray_h5.hdf5.opening import absolute_path
+from ray_h5.hdf5.metadata.access import PathLike
+from ray_h5.hdf5.metadata.opening import absolute_path
 from ray_h5.planning.local import local_root, spellings
 
 __all__ = ["DEFAULT_EXTENSIONS", "NaturalKey", "PathLike", "expand_paths", "is_local_only", "list_paths", "natural_key"]

@@ -14,10 +14,10 @@ import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.changes import check_state
-from ray_h5.hdf5.columns import ReadStats
+from ray_h5.hdf5.checks.changes import check_state
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.options import as_integer, is_integer
 from ray_h5.planning.facts import Scope, wrong_index
 from ray_h5.planning.fingerprint import Fingerprint, fingerprint

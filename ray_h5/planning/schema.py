@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
-from ray_h5.hdf5.types import as_dtype
+from ray_h5.hdf5.metadata.dtypes import as_dtype
 from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})

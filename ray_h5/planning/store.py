@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.external import PathLike, identity_now
 from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.metadata.access import PathLike, identity_now
 from ray_h5.lru import Recent
 from ray_h5.planning.encoding import from_body, to_body
 from ray_h5.planning.facts import FileFacts, Scope

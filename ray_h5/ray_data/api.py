@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import ray.data
 
-from ray_h5.hdf5.rows import as_names
+from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike

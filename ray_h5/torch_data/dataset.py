@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
-from ray_h5.hdf5.rows import as_names
+from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few, near_names
 from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex

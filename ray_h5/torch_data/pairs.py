@@ -11,9 +11,9 @@ import torch
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
-from ray_h5.hdf5.opening import absolute_path
+from ray_h5.hdf5.metadata.dtypes import as_dtype
+from ray_h5.hdf5.metadata.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.types import as_dtype
 from ray_h5.planning.schema import has_long_double
 from ray_h5.torch_data.samples import Pair
 

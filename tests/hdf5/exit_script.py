@@ -5,7 +5,7 @@ import sys
 import threading
 
 from ray_h5 import RowReader
-from ray_h5.hdf5 import handles
+from ray_h5.hdf5 import open_files
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader
 
 
@@ -20,7 +20,7 @@ def to_the_end(*kept):
 def read(path):
     reader = RowReader(path)
     reader.read(["row"])
-    return reader, list(handles._handles._open.values())
+    return reader, list(open_files._handles._open.values())
 
 
 def ordinary(path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
-from ray_h5.hdf5.chunks import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid, build_chunk_index
+from ray_h5.hdf5.chunk_index import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid, build_chunk_index
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, stored_chunks, write

@@ -8,7 +8,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
-from ray_h5.hdf5.external import as_roots
+from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.paths import expand_paths, is_local_only, natural_key
 

@@ -1,0 +1,1 @@
+"""Checks of what libhdf5 or a decoder would otherwise take on trust."""

@@ -1,0 +1,1 @@
+"""What undoes the filter pipelines of chunks."""

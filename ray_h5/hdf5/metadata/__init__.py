@@ -1,0 +1,1 @@
+"""What an open file says of its columns: bytes of headers -> layouts."""

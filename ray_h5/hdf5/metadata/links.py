@@ -1,0 +1,202 @@
+"""What leads to a column and to the sources of its values: the only place that follows links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+import h5py
+
+from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.metadata.access import Access, identity_now, places_of
+from ray_h5.hdf5.metadata.opening import open_h5, translated
+from ray_h5.messages import few, printable
+
+_MAX_LINKS = 32
+"""Links followed to find one object. libhdf5 follows 16; links to paths of links can lead through any number."""
+
+_MAX_NAMES = 1 << 12
+"""Names looked up to find one object, those in the paths of links included."""
+
+_MAX_SHOWN = 200
+
+LinkedFiles = dict[str, tuple[h5py.File, FileIdentity]]
+"""The files that links led to, open, by path."""
+
+Sources = dict[str, FileIdentity | None]
+"""Files outside, and their states; None for one that is not there."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """The way to one object: how many links and names it has led through so far."""
+
+    links: int = 0
+    names: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Follows links, from one group or column on, and notes each file outside that they lead to.
+
+    Attributes
+    ----------
+    access : Access
+        How the file that it begins in is looked at.
+    linked : LinkedFiles
+        Shared by all trails of that file, which closes them.
+    sources : Sources
+        The files that it has led to so far, also those that it could not go on from.
+    """
+
+    access: Access
+    linked: LinkedFiles
+    sources: Sources = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.access.path
+
+    def branch(self) -> Trail:
+        """Return one that goes on from here by itself."""
+        return Trail(self.access, self.linked, dict(self.sources))
+
+    def follow(self, start: h5py.Group, path: str, where: str = "") -> Any:
+        """Return what is at `path` below a group; `where` says in messages where that is."""
+        return self._follow(start, path, _Way(), where)
+
+    def take(self, group: h5py.Group, name: str, path: str) -> Any:
+        """Return what the link `name` of `group`, which has it, leads to; `path` is for messages."""
+        return self._take(group, name, path, _Way())
+
+    def _follow(self, start: h5py.Group, path: str, way: _Way, where: str = "") -> Any:
+        here = start
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        for depth, part in enumerate(parts):
+            name = _stored_name(part)
+            with translated(self.path, f"looking up {part!r}"):
+                if name is None or not here.id.links.exists(name):
+                    where = where or f"below group {self.access.group!r}"
+                    raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
+            here = self._take(here, part, path, way)
+            if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
+                column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
+                raise UnknownColumnError(f"{self.path}: {column!r} {_no_group(here, column, below)}")
+        return here
+
+    def _take(self, group: h5py.Group, name: str, path: str, way: _Way) -> Any:
+        way.names += 1
+        if way.names > _MAX_NAMES:
+            raise CorruptFileError(
+                f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
+            )
+        with translated(self.path, f"looking up {name!r}"):
+            is_hard = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD
+            # getlink answers from the link itself and opens nothing that it leads to.
+            link = None if is_hard else group.get(name, getlink=True)
+        if link is not None:
+            self._check_name(group, name)
+            return self._follow_link(group, link, name, way)
+        with translated(self.path, f"opening {path!r}"):
+            return open_object(group, name.encode())
+
+    def _check_name(self, group: h5py.Group, name: str) -> None:
+        with translated(self.path, f"looking up {name!r}"):
+            found = group.id.links.get_val(name.encode())
+        path = found if isinstance(found, bytes) else found[-1]
+        try:
+            path.decode()
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{self.path}: link {name!r} leads to {path!r}, a name that is not UTF-8. Rename what it leads to "
+                "with h5py, by move(), and write the link again."
+            ) from None
+
+    def _follow_link(self, group: h5py.Group, link: Any, name: str, way: _Way) -> Any:
+        way.links += 1
+        if way.links > _MAX_LINKS:
+            raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
+        try:
+            if isinstance(link, h5py.SoftLink):
+                start = group.file if link.path.startswith("/") else group
+                return self._follow(start, link.path, way)
+            file = self._open_linked(link.filename, group.file.filename, f"external link {name!r}")
+            return self._follow(file["/"], link.path, way)
+        except UnknownColumnError as exc:
+            raise MissingSourceError(
+                f"{self.path}: link {name!r} leads to {_cut(link.path)!r}, which does not exist"
+            ) from exc
+
+    def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
+        places = places_of(name, source)
+        absent = list(takewhile(lambda place: not os.path.exists(place), places))
+        self.sources.update(dict.fromkeys(absent))
+        path = (places[len(absent) :] or places)[0]
+        self.access.policy.admit(path, home=self.path, where=where)
+        self.look_at(path, where)
+        if path not in self.linked:
+            opened = open_h5(path, self.access.swmr)
+            # Of what was opened: by its name there may be another one by now.
+            self.linked[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
+        file, self.sources[path] = self.linked[path]
+        return file
+
+    def look_at(self, path: str, where: str) -> FileIdentity:
+        """Return the state of a file outside, and note it, even if there is none: libhdf5 would make up its values."""
+        self.sources[path] = found = identity_now(path)
+        if found is None:
+            raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
+        return found
+
+    def source(
+        self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
+    ) -> h5py.Dataset:
+        """Return the dataset that a mapping of a virtual one leads to."""
+        here = dataset.file
+        file = here if file_name == "." else self._open_linked(file_name, here.filename, where)
+        leads = f"{self.path}: {where} leads to {name!r} of {printable(file.filename)}"
+        try:
+            found = self.follow(file["/"], name)
+        except UnknownColumnError as exc:
+            raise MissingSourceError(f"{leads}: {exc}") from exc
+        if not isinstance(found, h5py.Dataset):
+            raise MissingSourceError(f"{leads}, which is a group")
+        return found
+
+
+def _stored_name(name: str) -> bytes | None:
+    """Return a name as it is in a file, or None if it cannot be in any: libhdf5 would read up to the NUL."""
+    try:
+        return None if "\0" in name else name.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+    """Return what a hard link leads to."""
+    # As h5py does, which besides asks each time whether its file is open for writing.
+    found = h5py.h5o.open(group.id, name)
+    if isinstance(found, h5py.h5d.DatasetID):
+        return h5py.Dataset(found, readonly=True)
+    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Datatype(found)
+
+
+def _no_group(found: Any, column: str, below: Sequence[str]) -> str:
+    """Say that what was found is no group; if it has fields, how to get at one."""
+    if not isinstance(found, h5py.Dataset) or found.id.get_type().get_class() != h5py.h5t.COMPOUND:
+        return "is not a group"
+    type_id = found.id.get_type()
+    fields = [type_id.get_member_name(i).decode(errors="replace") for i in range(type_id.get_nmembers())]
+    field = "".join(f"[{each!r}]" for each in below)
+    return (
+        f"is no group, but a column of compound values, whose fields are {few(fields)}. Read the column, and take the "
+        f"field from what is read: RowReader.read([{column!r}])[{column!r}]{field}"
+    )
+
+
+def _cut(path: str) -> str:
+    return path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}..."

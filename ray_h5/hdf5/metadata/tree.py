@@ -1,0 +1,351 @@
+"""The columns below a group of an open file: listed, found by name, described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import h5py
+
+from ray_h5.errors import (
+    CodecUnavailableError,
+    CorruptFileError,
+    ExternalDataError,
+    MissingSourceError,
+    RayH5Error,
+    TransientIOError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.metadata.access import Access
+from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
+from ray_h5.hdf5.metadata.opening import translated
+from ray_h5.hdf5.metadata.sources import Address, Traces, address_of
+from ray_h5.messages import near_names, printable
+
+
+@dataclass(slots=True)
+class Level:
+    """A group that is being listed, and what is known of it so far.
+
+    Attributes
+    ----------
+    group : h5py.Group
+        The group.
+    names : iterator of (str or bytes)
+        The links in it that were not looked at yet.
+    prefix : str
+        What the names of columns below it begin with.
+    address : tuple of int
+        What tells it from other groups, whatever its name.
+    trail : Trail
+        What led to it.
+    again : bool
+        Whether it was listed before, by another name.
+    holds : bool
+        Whether there is a column below it.
+    loops : set of tuple of int
+        Groups above it that links below it lead back to.
+    """
+
+    group: h5py.Group
+    names: Iterator[str | bytes]
+    prefix: str
+    address: Address
+    trail: Trail
+    again: bool = False
+    holds: bool = False
+    loops: set[Address] = field(default_factory=set)
+
+
+class Descent:
+    """The groups from the top one down to the one that is being listed; none when all are listed."""
+
+    def __init__(self, top: Level) -> None:
+        self._levels = {top.address: top}
+        self._barren: dict[Address, set[Address]] = {}
+
+    def __len__(self) -> int:
+        """Return how many groups that are."""
+        return len(self._levels)
+
+    @property
+    def last(self) -> Level:
+        return next(reversed(self._levels.values()))
+
+    def enter(self, below: Level) -> bool:
+        """Go down into a group, unless that is known to lead to no column.
+
+        A group that is its own ancestor is a loop; one that is reached twice is an alias, and listed again.
+        """
+        loops = {below.address} if below.address in self._levels else self._barren.get(below.address)
+        if loops is not None and loops <= self._levels.keys():
+            self.last.loops |= loops
+            return False
+        self._levels[below.address] = below
+        return True
+
+    def leave(self) -> None:
+        """Go up from a group that is listed to its end."""
+        address, level = self._levels.popitem()
+        level.loops.discard(address)
+        if not level.holds:
+            # Nor is there a column on another way to it, as long as that passes the same groups.
+            self._barren[address] = level.loops
+        if self._levels:
+            self.last.holds |= level.holds
+            self.last.loops |= level.loops
+
+
+_MAX_NAMES = 1 << 18
+"""Datasets, or groups, of one file that are listed."""
+
+
+_MAX_ALIASES = 1 << 13
+"""Names listed in groups that are listed a second time, by another name: a few dozen links can make any number."""
+
+
+_MAX_DEPTH = 1 << 11
+"""Groups one in the other. What is kept of a way through them grows with its square."""
+
+
+_MAX_CHARACTERS = 1 << 26
+"""All names together: a group of a long name, or a long way down, gives it to all that is below."""
+
+
+@dataclass
+class H5Tree:
+    """The columns of one open file: finds them, by the links that lead to them, and describes them.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The open file; it belongs to the tree from now on.
+    access : Access
+        How it is looked at.
+
+    Attributes
+    ----------
+    sought : Sources
+        Files on the way to groups, and to columns that cannot be read, also those that are not there: when one of them
+        changes, there may be other columns that can be read.
+    """
+
+    file: h5py.File
+    access: Access
+    sought: Sources = field(default_factory=dict)
+    _linked: LinkedFiles = field(default_factory=dict)
+    _traces: Traces = field(default_factory=Traces)
+    _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
+    _entered: tuple[h5py.Group, Trail] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.access.path
+
+    @property
+    def group(self) -> str:
+        return self.access.group
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        """Return the dataset of column `name`."""
+        return self._find(name)[0]
+
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
+        """Return the dataset that a mapping of a virtual one leads to."""
+        return Trail(self.access, self._linked).source(dataset, file_name, name)
+
+    def column(self, name: str) -> ColumnLayout:
+        """Describe column `name`, after a look at every file that its values come from."""
+        return self._describe(name, *self._find(name))
+
+    def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
+        """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
+        with translated(self.path, "listing its columns"):
+            root, to_root = self._enter()
+            self.sought.update(to_root.sources)
+            for name, found, trail in self._walk(root, to_root):
+                described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                if isinstance(described, RayH5Error):
+                    self.sought.update(trail.sources)
+                yield name, _advised(name, described)
+
+    def _find(self, name: str) -> tuple[h5py.Dataset, Trail]:
+        root, to_root = self._enter()
+        trail = to_root.branch()
+        found = trail.follow(root, name)
+        if not isinstance(found, h5py.Dataset):
+            raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
+        return found, trail
+
+    def _described(self, name: str, dataset: h5py.Dataset, trail: Trail) -> ColumnLayout | RayH5Error:
+        try:
+            return self._describe(name, dataset, trail)
+        except TransientIOError:
+            raise
+        except RayH5Error as exc:
+            return exc
+
+    def _describe(self, name: str, dataset: h5py.Dataset, trail: Trail) -> ColumnLayout:
+        with translated(self.path, f"reading the header of column {name!r}"):
+            address = address_of(dataset)
+            if not trail.sources and address in self._layouts:
+                return replace(self._layouts[address], name=name)  # it has another name too
+            self._traces.look(trail, dataset, f"column {name!r}")
+            at_home = not trail.sources or dataset.file == self.file
+            sources = tuple(trail.sources.items())
+            layout = describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
+            if not sources:
+                self._layouts[address] = layout
+            return layout
+
+    def close(self) -> None:
+        """Close the file and those that links led to."""
+        for file in [self.file, *(linked for linked, _ in self._linked.values())]:
+            file.close()
+
+    def _enter(self) -> tuple[h5py.Group, Trail]:
+        """Return the group, and the trail to it."""
+        if self._entered is None:
+            trail = Trail(self.access, self._linked)
+            self._entered = self._root(trail), trail
+        return self._entered
+
+    def _root(self, trail: Trail) -> h5py.Group:
+        with translated(self.path, f"opening group {self.group!r}"):
+            try:
+                root = trail.follow(self.file["/"], self.group, where="in the file")
+            except UnknownColumnError as exc:
+                groups = self._groups()
+                near = near_names(self.group.strip("/"), groups) if groups else ""
+                raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
+        if not isinstance(root, h5py.Group):
+            raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
+        return root
+
+    def _groups(self) -> list[str]:
+        """Return the names of the groups just below the root; links are left alone, wherever they lead."""
+        root = self.file["/"]
+        names = [name for name in root if isinstance(name, str)]
+        at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
+        return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
+
+    def _walk(self, root: h5py.Group, trail: Trail) -> Iterator[tuple[str, h5py.Dataset | RayH5Error, Trail]]:
+        """Yield the datasets below `root`, and why a link leads nowhere, with the trail to each."""
+        way = Descent(_level(root, "", trail))
+        counts = _Counts(self.path, self.group)
+        while way:
+            for name, found, to_it in _listed(way.last):
+                counts.name(way.last)
+                if not isinstance(found, h5py.Group):
+                    way.last.holds = True
+                    counts.column(name)
+                    yield name, found, to_it
+                    continue
+                self.sought.update(to_it.sources)
+                if way.enter(_level(found, name + "/", to_it)):
+                    counts.group(way.last, len(way))
+                    break
+            else:
+                way.leave()
+
+
+@dataclass
+class _Counts:
+    """What was listed so far: it raises once there is more than there is time for."""
+
+    path: str
+    root: str
+    _listed: set[Address] = field(default_factory=set)
+    _names: int = 0
+    _columns: int = 0
+    _aliases: int = 0
+    _characters: int = 0
+
+    def name(self, level: Level) -> None:
+        """Count a name that is listed in a group."""
+        self._names += 1
+        self._demand(self._names, 2 * _MAX_NAMES, "names of columns and groups")
+        self._aliases += level.again
+        self._demand(self._aliases, _MAX_ALIASES, "names in groups that are listed by another name too (links)")
+
+    def column(self, name: str) -> None:
+        """Count a column."""
+        self._columns += 1
+        self._demand(self._columns, _MAX_NAMES, "names")
+        self._characters += len(name)
+        self._demand(self._characters, _MAX_CHARACTERS, "characters of names")
+
+    def group(self, level: Level, depth: int) -> None:
+        """Count a group that is to be listed, and note whether it was before."""
+        self._demand(depth, _MAX_DEPTH, "groups one in the other")
+        level.again = level.address in self._listed
+        self._listed.add(level.address)
+
+    def _demand(self, count: int, most: int, what: str) -> None:
+        if count > most:
+            raise CorruptFileError(
+                f"{self.path}: more than {most} {what} below group {self.root!r}, too many to list. If the file is as "
+                "it should be, name the columns to read, or choose a group that has fewer with group=."
+            )
+
+
+def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
+    """Describe every column of a tree: those that can be read, and why the others cannot."""
+    columns: dict[str, ColumnLayout] = {}
+    refused: dict[str, RayH5Error] = {}
+    for name, found in tree.columns():
+        if isinstance(found, ColumnLayout):
+            columns[name] = found
+        else:
+            refused[name] = found
+    return columns, refused
+
+
+def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
+    return Level(group, iter(group), prefix, address_of(group), trail)
+
+
+def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error, Trail]]:
+    """Yield what the next links of a group lead to, as far as it can hold columns."""
+    for name in level.names:
+        if isinstance(name, bytes):
+            if (nameless := _not_utf8(level, name, level.trail.path)) is not None:
+                yield level.prefix + printable(name.decode(errors="backslashreplace")), nameless, level.trail.branch()
+            continue
+        path, trail = level.prefix + name, level.trail.branch()
+        try:
+            found = trail.take(level.group, name, path)
+        except TransientIOError:
+            raise
+        except RayH5Error as exc:
+            found = exc
+        if isinstance(found, (h5py.Group, h5py.Dataset, RayH5Error)):
+            yield path, found, trail
+
+
+def _not_utf8(level: Level, name: bytes, path: str) -> RayH5Error | None:
+    """Return why a column, or those below a group, cannot be read: it has no name. None for what holds no columns."""
+    with translated(path, f"looking up {name!r}"):
+        is_hard = level.group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
+        found = open_object(level.group, name) if is_hard else None
+    if isinstance(found, h5py.Datatype):
+        return None
+    what, cannot = "link", "it cannot be read"
+    if found is not None:
+        is_group = isinstance(found, h5py.Group)
+        what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
+    return UnsupportedColumnError(
+        f"{path}: {what} {name!r} of group {level.group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
+        f"with h5py: file[{level.group.name!r}].move({name!r}, 'new name')."
+    )
+
+
+def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
+    """Add to what keeps one column from being read, and not the others, how to read those."""
+    if not isinstance(found, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
+        return found
+    dot = "" if str(found).endswith(".") else "."
+    return type(found)(f"{found}{dot} columns=[...] without {name!r} reads the others.")

@@ -1,0 +1,1 @@
+"""Requests for rows -> jobs that fetch and decode chunks."""

@@ -1,0 +1,166 @@
+"""What a caller says of rows and names, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.metadata.opening import is_of_matlab
+from ray_h5.hdf5.reading.coalesce import Request, RowRange, request_of
+from ray_h5.messages import few
+
+Rows = slice | Sequence[int] | np.ndarray
+
+
+_MAX_LISTED = 10
+
+
+_MAX_DEPTH = 8
+"""Groups this deep are looked at for what is alike in them."""
+
+
+_MATLAB = (
+    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
+    "MATLAB has one row; save it as 1 x N (y.')."
+)
+
+
+def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
+    """Return `rows` as an int64 array of row numbers, each checked to be below `num_rows`."""
+    if isinstance(rows, slice):
+        return np.arange(*_indices(rows, num_rows), dtype=np.int64)
+    wanted = _one_axis("rows", rows, "iub", "a slice or a 1-d array of int or bool")
+    if wanted.dtype.kind == "b":
+        if len(wanted) != num_rows:
+            raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
+        return np.flatnonzero(wanted)
+    # Before the cast, which would make another row of one that int64 cannot hold.
+    outside = (wanted < 0) | (wanted >= num_rows)
+    if outside.any():
+        numbers = f" (0 to {num_rows - 1})" if num_rows else ""
+        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows{numbers}")
+    return wanted.astype(np.int64)
+
+
+def as_request(rows: Rows, num_rows: int, where: str) -> Request:
+    """Return a request for `rows`; errors as in `as_rows`."""
+    if isinstance(rows, slice):
+        start, stop, step = _indices(rows, num_rows)
+        if step == 1:
+            return RowRange(start, 0, max(0, stop - start))
+    return request_of(as_rows(rows, num_rows, where))
+
+
+def _indices(rows: slice, num_rows: int) -> tuple[int, int, int]:
+    try:
+        return rows.indices(num_rows)
+    except (TypeError, ValueError) as exc:
+        raise OptionError(f"rows={rows}: expected a slice of integers, of a step other than 0") from exc
+
+
+def _one_axis(option: str, given: Any, kinds: str, expected: str) -> np.ndarray:
+    try:
+        found = np.asarray(given)
+    except ValueError as exc:
+        raise OptionError(f"{option}: expected {expected}, found lists of several lengths") from exc
+    if found.ndim != 1 or (found.size and found.dtype.kind not in kinds):
+        raise OptionError(f"{option}: expected {expected}, found {found.dtype} {found.shape}")
+    return found
+
+
+def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return `places` as an int64 array; what int64 cannot hold is below zero."""
+    return _one_axis("places", places, "iu", "a 1-d array of int").astype(np.int64, copy=False)
+
+
+def as_names(columns: Any, option: str = "columns") -> list[str]:
+    """Return the names of columns, which a user gave as `option`; a single string is an error."""
+    if isinstance(columns, str):
+        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    for name in names:
+        if not isinstance(name, str):
+            raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {name!r}")
+    return names
+
+
+def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:
+    """Raise `OptionError` unless `count` rows of a column can go to `places` of `array`."""
+    if not isinstance(array, np.ndarray):
+        raise OptionError(f"{where}: expected a numpy array to read into, found a {type(array).__name__}")
+    last = count - 1 if places is None else int(places.max(initial=-1))
+    if array.shape[1:] != layout.row_shape or array.ndim == 0 or last >= len(array):
+        raise OptionError(
+            f"{where}: expected an array of {last + 1} or more rows of shape {layout.row_shape}, found {array.shape}"
+        )
+    if not array.flags.writeable:
+        raise OptionError(f"{where}: expected an array to read into, found one that cannot be written to; copy it")
+    if places is not None and (len(places) != count or places.min(initial=0) < 0):
+        raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
+
+
+class HasRows(Protocol):
+    """A column, as far as its length goes."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
+    """Return the length of the first axis of `columns`, of the file at `path`.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If there is none, or more than one; the message lists them.
+    """
+    lengths: dict[int, list[str]] = {}
+    for name, column in columns.items():
+        lengths.setdefault(column.num_rows, []).append(name)
+    if len(lengths) == 1:
+        return next(iter(lengths))
+    if not lengths:
+        raise SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
+    listed = [f"  {n} rows: {few(names)}" for n, names in sorted(lengths.items())]
+    if len(listed) > _MAX_LISTED:
+        listed[_MAX_LISTED:] = [f"  and {len(listed) - _MAX_LISTED} more lengths"]
+    hints = [
+        "Choose columns of one length with columns=[...], or a group that holds only those with group=.",
+        _of_groups_alike(columns),
+        _MATLAB if is_of_matlab(path) else "",
+    ]
+    head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
+    raise SchemaMismatchError("\n".join([head, *listed, *filter(None, hints)]))
+
+
+def _of_groups_alike(columns: Mapping[str, HasRows]) -> str:
+    groups = _groups_alike(columns)
+    if not groups:
+        return ""
+    return (
+        f"The groups {few(groups)} have the same columns: read each by itself, as with group={groups[0]!r}, and join "
+        "them: ds.union(...) of what read_h5 returns, ConcatDataset of torch for H5Dataset."
+    )
+
+
+def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
+    """Return groups of one parent that have the same columns, of one length in each and not in all."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for name, column in columns.items():
+        parts = name.split("/", _MAX_DEPTH)
+        for depth in range(1, len(parts)):
+            parent, group, rest = ("/".join(each) for each in (parts[: depth - 1], parts[:depth], parts[depth:]))
+            found.setdefault(parent, {}).setdefault(group, {})[rest] = column.num_rows
+    for parent in sorted(found, key=lambda name: (bool(name), name.count("/"))):
+        alike: dict[frozenset[str], dict[str, int]] = {}
+        for group, rows in found[parent].items():
+            if len(lengths := set(rows.values())) == 1:
+                alike.setdefault(frozenset(rows), {})[group] = lengths.pop()
+        groups = max(alike.values(), key=len, default={})
+        if len(set(groups.values())) > 1:
+            return list(groups)
+    return []

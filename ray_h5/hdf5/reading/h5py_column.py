@@ -1,0 +1,183 @@
+"""Columns that h5py reads: jobs of slices that touch each chunk once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError, TransientIOError
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.metadata.opening import is_transient
+from ray_h5.hdf5.reading.coalesce import (
+    PAGE_BYTES,
+    Request,
+    RowRange,
+    RowRequest,
+    Runs,
+    library_batches,
+    library_spans,
+    range_pieces,
+)
+from ray_h5.hdf5.reading.jobs import InTurn, Job, Worker
+from ray_h5.messages import few
+
+_DIRECT_BYTES = 64 << 10
+"""From as much on, libhdf5 puts values straight into the output; measured."""
+
+
+_OBJECT_BYTES = 1 << 10
+"""A value that lies elsewhere takes as long to look up as it takes to copy this much; measured."""
+
+
+_GUARDED_BATCHES = 16
+"""As many are looked at by the guard at once; the system still holds their bytes when libhdf5 asks for them."""
+
+
+class Library(Protocol):
+    """libhdf5's view of the file, opened when first asked for and closed after the read."""
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        """Return the open dataset of column `name`."""
+
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
+        """Return the open dataset that a mapping of a virtual one leads to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class H5pyColumn:
+    """Reads a column through h5py, in slices that touch each chunk once.
+
+    Attributes
+    ----------
+    path : str
+        The file, for messages.
+    layout : ColumnLayout
+        The column.
+    guard : callable, optional
+        Looks at the chunks of some rows before libhdf5 does.
+    """
+
+    path: str
+    layout: ColumnLayout
+    guard: Callable[[Request, Worker, Library], None] | None = None
+
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``.
+
+        For one thread: libhdf5 has one lock, so a second one would win no time, and it would keep memory of its own
+        for chunks (each thread's arena of the C library does).
+        """
+        dataset = library.dataset(self.layout.name)
+        # libhdf5 selects no rows that have no values.
+        return [InTurn([partial(self._read, dataset, library, request, out)])] if len(request) and out.size else []
+
+    def _read(self, dataset: h5py.Dataset, library: Library, request: Request, out: np.ndarray, worker: Worker) -> None:
+        for part, batches in self._parts(request):
+            if self.guard is not None:
+                self.guard(part, worker, library)
+            for batch, full in batches:
+                try:
+                    self._read_batch(dataset, batch, out, full=full)
+                except CorruptChunkError:
+                    self._name_the_damage(dataset, batch.listed(), out)
+                    raise
+                worker.stats.h5py_reads += 1
+
+    def _parts(self, request: Request) -> Iterator[tuple[Request, Sequence[tuple[Request, bool]]]]:
+        """Yield parts that the guard looks at at once, and the batches of each, with whether they are full."""
+        row_bytes = self.layout.row_bytes
+        if isinstance(request, RowRange):
+            for piece in range_pieces(request, self.layout.chunk_rows, row_bytes):
+                yield piece, [(piece, True)]
+            return
+        spans = self._spans(request.rows)
+        batches, full = library_batches(request.rows, spans, row_bytes, _OBJECT_BYTES if self._apart else row_bytes)
+        starts, stops = batches.start.tolist(), batches.stop.tolist()
+        made = [request.select(slice(start, stop)).packed() for start, stop in zip(starts, stops, strict=True)]
+        for i in range(0, len(made), _GUARDED_BATCHES):
+            some = slice(i, i + _GUARDED_BATCHES)
+            part = request.select(slice(starts[i], stops[some][-1]))
+            yield part, list(zip(made[some], full[some].tolist(), strict=True))
+
+    def _spans(self, rows: np.ndarray) -> Runs:
+        # In other storage than this, what lies between two rows may be in a file that is not asked for.
+        gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
+        return library_spans(rows, self.layout.chunk_rows, self.layout.row_bytes, gap_bytes)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether values lie elsewhere, and the row holds where."""
+        return self.layout.stored_dtype.hasobject
+
+    def _name_the_damage(self, dataset: h5py.Dataset, batch: RowRequest, out: np.ndarray) -> None:
+        """Raise for the first span of a batch that cannot be read."""
+        spans = self._spans(batch.rows)
+        for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True):
+            self._read_batch(dataset, batch.select(slice(start, stop)), out, full=True)
+
+    def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray, *, full: bool) -> None:
+        low, high = batch.bounds
+        try:
+            if isinstance(batch, RowRange):
+                self._read_range(dataset, batch, out)
+            elif full:
+                out[batch.places] = dataset[low:high][batch.rows - low]
+            else:
+                out[batch.places] = _selected(dataset, batch.rows)
+        except OSError as exc:
+            where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
+            if is_transient(exc):
+                raise TransientIOError(f"{where}: {exc}") from exc
+            raise CorruptChunkError(f"{where}: h5py cannot read them{self._why(str(exc))}") from exc
+
+    def _why(self, text: str) -> str:
+        """Say what libhdf5's words mean for the files that the values are in, and what to do."""
+        files = few([path for path, state in self.layout.sources if state is not None] or [self.path])
+        if "filter" in text:
+            return f", a chunk is damaged: {text}. Restore the file that it is in from a copy: {files}"
+        if self.layout.storage == "virtual":
+            return (
+                f": {text}. Compare the shapes and types of its sources with what the virtual dataset says of them, "
+                f"and write it again; if they agree, one is damaged: restore it from a copy. They are in: {files}"
+            )
+        return f": {text}. Restore the file from a copy: {files}"
+
+    def _read_range(self, dataset: h5py.Dataset, batch: RowRange, out: np.ndarray) -> None:
+        (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))
+        # What h5py makes of the two selections takes as long as to copy this much.
+        large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
+        if large and self._lands_in_place(dataset, out):
+            if self.layout.offset is None:
+                out[there] = np.zeros((), out.dtype)  # libhdf5 may leave alone what was never written
+            # The same memory, as h5py names its type: it tells strings of one encoding from those of another.
+            as_h5py = out.view(dataset.dtype) if self.layout.kind == "string" else out
+            dataset.read_direct(as_h5py, np.s_[low:high], there)
+        elif self.layout.kind == "struct":
+            out[batch.listed().places] = dataset[low:high]  # a slice would leave out its padding
+        else:
+            out[there] = dataset[low:high]
+
+    def _lands_in_place(self, dataset: h5py.Dataset, out: np.ndarray) -> bool:
+        """Tell whether libhdf5 can put values where they belong; it also turns the order of their bytes."""
+        stored = self.layout.stored_dtype
+        return (
+            self.layout.kind in {"number", "bool", "string"}
+            and not stored.hasobject
+            and out.dtype == stored.newbyteorder("=")
+            and out.shape[1:] == dataset.shape[1:]
+            and bool(out.flags.c_contiguous)
+        )
+
+
+def _selected(dataset: h5py.Dataset, rows: np.ndarray) -> np.ndarray:
+    """Return rows, given in ascending order, by one call that selects them."""
+    new = rows[1:] != rows[:-1]
+    if new.all():
+        return dataset[rows]
+    at = np.concatenate([[0], np.cumsum(new)])
+    return dataset[rows[np.concatenate([[True], new])]][at]

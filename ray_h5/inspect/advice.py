@@ -1,0 +1,149 @@
+"""What about the layout of a column will hurt whoever reads it, and how to write it instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_h5.hdf5.chunk_index import ChunkGrid
+from ray_h5.hdf5.codecs.pipeline import decodes
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.metadata.attributes import ColumnNotes
+
+_KEEP_SIZE = frozenset({2, 3})
+"""Shuffle and fletcher32."""
+
+_TINY_BYTES = 4 << 10
+"""A smaller chunk costs more to find and to start decoding than its bytes do."""
+
+_TINY_CHUNKS = 64
+"""As few tiny chunks hurt nobody."""
+
+_GOOD_BYTES = 64 << 10
+_MANY_ROWS = 1000
+_HUGE_BYTES = 256 << 20
+_SAVED = 0.98
+"""A pipeline whose output has more than this part of its input is not worth its decoding."""
+
+
+def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> tuple[str, ...]:
+    """Return what will hurt, one text a trouble; nothing for a layout that is fine.
+
+    Parameters
+    ----------
+    layout : ColumnLayout
+        The column.
+    stored_bytes : int
+        What its values take in the file.
+    notes : ColumnNotes
+        What the file says of them.
+    """
+    if not layout.num_rows:
+        return ()
+    found = [_no_values(notes) or _never_written(layout, stored_bytes) or _through_h5py(layout), _packed(notes)]
+    if layout.chunk_shape is not None:
+        chunks = _Chunks(layout, ChunkGrid.of(layout), stored_bytes)
+        found += [chunks.tiny() or chunks.save_nothing(), chunks.of_many_rows(), chunks.split(), chunks.huge()]
+    return tuple(text for text in found if text)
+
+
+def _no_values(notes: ColumnNotes) -> str:
+    if not notes.bare_dimension:
+        return ""
+    return (
+        "is a dimension of netCDF without a coordinate: it has a length and no values. Leave it out with columns=[...]."
+    )
+
+
+def _packed(notes: ColumnNotes) -> str:
+    packing = notes.packing
+    compute = "value"
+    if "scale_factor" in packing:
+        compute += f" * {packing['scale_factor']}"
+    if "add_offset" in packing:
+        compute += f" + {packing['add_offset']}"
+    missing = list(dict.fromkeys(packing[name] for name in ("_FillValue", "missing_value") if name in packing))
+    todo = [f"compute {compute}"] if compute != "value" else []
+    todo += [f"take {' and '.join(missing)} for missing"] if missing else []
+    if not todo:
+        return ""
+    return f"values are delivered as stored, without applying {', '.join(packing)}: {', and '.join(todo)}."
+
+
+def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:
+    if stored_bytes or not layout.row_bytes or layout.storage not in {"chunked", "contiguous"}:
+        return ""
+    return "was never written: all of its rows are the fill value."
+
+
+def _through_h5py(layout: ColumnLayout) -> str:
+    # Of other types it is no news that h5py reads some, and a compact column is part of its header.
+    if layout.direct or layout.kind not in {"number", "bool"} or layout.storage == "compact":
+        return ""
+    if layout.storage in {"virtual", "external"}:
+        why = f"it is {layout.storage}"
+    elif not decodes(layout.pipeline):
+        why = f"it went through {layout.pipeline}"
+    elif layout.user_block:
+        why = f"its file has a user block of {layout.user_block} bytes, as those of MATLAB do"
+    elif layout.odd_type:
+        why = f"its type in the file is {layout.odd_type}"
+    elif layout.sources:
+        why = f"it is stored in another file, {layout.sources[-1][0]}"
+    elif not layout.lists_its_chunks:
+        why = "an axis other than the first can grow, and libhdf5 then lists its chunks under wrong places"
+    else:
+        why = f"its {layout.storage} values have no place of their own in the file"
+    return f"h5py reads it, because {why}: one thread at a time, and not as fast."
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    layout: ColumnLayout
+    grid: ChunkGrid
+    stored_bytes: int
+
+    def tiny(self) -> str:
+        chunks, size = -(-self.layout.num_rows // self.grid.chunk_rows) * self.grid.per_row, self.layout.chunk_bytes
+        if size >= _TINY_BYTES or chunks < _TINY_CHUNKS:
+            return ""
+        return (
+            f"{chunks} chunks of {size} bytes: each costs more to find than to read. Write it contiguous, or with "
+            f"chunks of {self._good_rows} rows."
+        )
+
+    def of_many_rows(self) -> str:
+        rows = self.grid.chunk_rows
+        read_by_row = self.layout.direct and not self.layout.pipeline.steps and self.grid.per_row == 1
+        if read_by_row or not _MANY_ROWS <= rows < self.layout.num_rows or self.layout.chunk_bytes <= _GOOD_BYTES:
+            return ""
+        return (
+            f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times as "
+            f"much is decoded as is delivered. Shuffle by chunks, or write chunks of {self._good_rows} rows."
+        )
+
+    def split(self) -> str:
+        if self.grid.per_row < 2:
+            return ""
+        whole = ", ".join(map(str, self.grid.shape[1:]))
+        return f"a row is spread over {self.grid.per_row} chunks. Write chunks of whole rows: (rows, {whole})."
+
+    def huge(self) -> str:
+        size = self.layout.chunk_bytes
+        if size <= _HUGE_BYTES or not self.layout.pipeline.steps:
+            return ""
+        return (
+            f"a chunk is {size >> 20} MiB, and each thread that reads holds one. Write chunks of "
+            f"{self._good_rows} rows."
+        )
+
+    def save_nothing(self) -> str:
+        layout, stored = self.layout, self.stored_bytes
+        real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
+        compressed = any(step.id not in _KEEP_SIZE for step in layout.pipeline.steps)
+        if not compressed or not real or stored < _SAVED * real:
+            return ""
+        return f"{layout.pipeline} makes {stored} bytes of {real}: it costs its decoding and saves nothing."
+
+    @property
+    def _good_rows(self) -> int:
+        return max(1, _GOOD_BYTES // max(self.layout.row_bytes, 1))
