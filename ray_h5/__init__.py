@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray_h5.errors import RayH5Error
     from ray_h5.hdf5.reader import RowReader
-    from ray_h5.planning.criteria import any_equal, between, row_mask
-    from ray_h5.planning.position import Position
-    from ray_h5.planning.shuffle import Shuffle
+    from ray_h5.planning.epoch.position import Position
+    from ray_h5.planning.epoch.shuffle import Shuffle
+    from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs import set_epoch
@@ -51,21 +51,21 @@ _HOMES = {
     "OptimalDataLoaderFactory": "ray_h5.torch_data.factory",
     "OrderBatchSampler": "ray_h5.torch_data.samplers",
     "OrderSampler": "ray_h5.torch_data.samplers",
-    "Position": "ray_h5.planning.position",
+    "Position": "ray_h5.planning.epoch.position",
     "RankMemCachedH5Dataset": "ray_h5.torch_data.rank_cached",
     "RayH5Error": "ray_h5.errors",
     "RowReader": "ray_h5.hdf5.reader",
     "Sample": "ray_h5.torch_data.samples",
-    "Shuffle": "ray_h5.planning.shuffle",
+    "Shuffle": "ray_h5.planning.epoch.shuffle",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessors",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.shards",
     "_interleaved_indices": "ray_h5.torch_data.shards",
-    "any_equal": "ray_h5.planning.criteria",
+    "any_equal": "ray_h5.planning.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.defaults",
-    "between": "ray_h5.planning.criteria",
+    "between": "ray_h5.planning.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.loaders",
     "data_config": "ray_h5.ray_data.train",
@@ -73,7 +73,7 @@ _HOMES = {
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
     "read_h5": "ray_h5.ray_data.api",
-    "row_mask": "ray_h5.planning.criteria",
+    "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.train",
     "where": "ray_h5.ray_data.predicates",

@@ -45,7 +45,7 @@ def test_lower_floors_need_neither_ray_nor_torch(blocked, engine):
     apart = (engine, "ray_h5.ray_data", "ray_h5.bench", "ray_h5.__main__")
     found = run(BLOCK.format(blocked=blocked, apart=apart))
     assert "ray_h5.hdf5.reader" in found
-    assert "ray_h5.planning.plan" in found
+    assert "ray_h5.planning.epoch.plan" in found
     assert "ray_h5.cli" in found
 
 

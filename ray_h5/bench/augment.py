@@ -19,7 +19,7 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.transforms import GaussianNoise, SpecAugment
 
 if TYPE_CHECKING:

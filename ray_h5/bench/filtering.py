@@ -20,10 +20,10 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.planning.criteria import where
+from ray_h5.planning.epoch.plan import make_plan, read_rows
 from ray_h5.planning.files import Files
-from ray_h5.planning.plan import make_plan, read_rows
-from ray_h5.planning.selection import select
+from ray_h5.planning.index.select import select
+from ray_h5.planning.predicates.criteria import where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.planning.index import FileTable, RowIndex
-from ray_h5.planning.lookup import Lookup
-from ray_h5.planning.plan import ReadPlan, make_plan
-from ray_h5.planning.position import Stretch
+from ray_h5.planning.epoch.plan import ReadPlan, make_plan
+from ray_h5.planning.epoch.position import Stretch
+from ray_h5.planning.epoch.shuffle import Shuffle
+from ray_h5.planning.index.file_table import FileTable
+from ray_h5.planning.index.lookup import Lookup
+from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.schema import ColumnSpec
-from ray_h5.planning.shuffle import Shuffle
 from ray_h5.ray_data.tasks import read_tasks
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
-from ray_h5.planning.effect import shuffle_effect
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.epoch.cost import shuffle_effect
+from ray_h5.planning.epoch.plan import choose_block_rows, make_plan
+from ray_h5.planning.epoch.shuffle import as_shuffle
 from ray_h5.planning.files import Files
-from ray_h5.planning.index import RowIndex
-from ray_h5.planning.plan import choose_block_rows, make_plan
+from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.schema import ColumnSpec
-from ray_h5.planning.shuffle import as_shuffle
 
 
 @dataclass(frozen=True, slots=True)

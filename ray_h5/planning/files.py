@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ray_h5.errors import OptionError
-from ray_h5.planning.facts import Scope
-from ray_h5.planning.index import RowIndex, build_index
-from ray_h5.planning.lookup import Lookup, Spread, read_ahead
+from ray_h5.planning.index.cache import check_index_dir
+from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
+from ray_h5.planning.index.row_index import RowIndex, build_index
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
 from ray_h5.planning.schema import Cast
-from ray_h5.planning.store import check_index_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import ray.data
 
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.planning.files import Files
-from ray_h5.planning.index import RowIndex
+from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray.data import DataContext
 
-from ray_h5.planning.plan import ReadPlan
+from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.ray_data.internals import Execution, may_cut
 
 

@@ -15,12 +15,12 @@ from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.planning.effect import describe
+from ray_h5.planning.epoch.cost import describe
+from ray_h5.planning.epoch.plan import ReadPlan, Tail, choose_block_rows, make_plan
+from ray_h5.planning.epoch.position import Stretch
 from ray_h5.planning.files import Files
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.plan import ReadPlan, Tail, choose_block_rows, make_plan
-from ray_h5.planning.position import Stretch
-from ray_h5.planning.predicate import check_names, check_there, evaluate
+from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, origin

@@ -23,8 +23,8 @@ from ray.data import DataContext, DataIterator
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
-from ray_h5.planning.plan import ReadPlan
-from ray_h5.planning.position import Position, Stretch, position_of, resume
+from ray_h5.planning.epoch.plan import ReadPlan
+from ray_h5.planning.epoch.position import Position, Stretch, position_of, resume
 from ray_h5.ray_data.board import Board, Running, Setting
 from ray_h5.ray_data.certainty import why_no_position
 from ray_h5.ray_data.internals import (

@@ -16,12 +16,12 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
-from ray_h5.planning.criteria import AnyEqual, Criterion, RowMask, as_criteria
-from ray_h5.planning.derived import occurs
 from ray_h5.planning.files import Files
-from ray_h5.planning.folds import fold_predicates
+from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.predicate import no_scalar, passing
+from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, RowMask, as_criteria
+from ray_h5.planning.predicates.evaluate import no_scalar, passing
+from ray_h5.planning.predicates.virtual_columns import occurs
 from ray_h5.ray_data.batches import as_array
 from ray_h5.ray_data.tasks import in_tasks
 

@@ -19,11 +19,11 @@ from ray.data.datasource import ReadTask
 from ray.exceptions import RayError, RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
-from ray_h5.planning.facts import FileFacts
-from ray_h5.planning.plan import ReadPlan
-from ray_h5.planning.position import Stretch, read_block
-from ray_h5.planning.predicate import fingerprint
-from ray_h5.planning.progress import Cut
+from ray_h5.planning.epoch.plan import ReadPlan
+from ray_h5.planning.epoch.position import Stretch, read_block
+from ray_h5.planning.epoch.progress import Cut
+from ray_h5.planning.index.file_facts import FileFacts
+from ray_h5.planning.predicates.evaluate import fingerprint
 from ray_h5.ray_data.blocks import schema_of, to_table
 from ray_h5.ray_data.internals import is_sent_by_ray, task_attempts
 

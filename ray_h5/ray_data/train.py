@@ -14,7 +14,7 @@ from ray.train import DataConfig
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
-from ray_h5.planning.position import Position
+from ray_h5.planning.epoch.position import Position
 from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.board import Running
 from ray_h5.ray_data.datasource import H5Datasource

@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ray_h5.planning.criteria import any_equal, between, row_mask, where
-    from ray_h5.planning.shuffle import Shuffle
+    from ray_h5.planning.epoch.shuffle import Shuffle
+    from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
     from ray_h5.torch_data.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.factory import OptimalDataLoaderFactory
@@ -59,21 +59,46 @@ __all__ = [
 ]
 
 _NAMES = {
-    "planning.criteria": ("any_equal", "between", "row_mask", "where"),
-    "planning.shuffle": ("Shuffle",),
+    "planning.epoch.shuffle": ("Shuffle",),
+    "planning.predicates.criteria": (
+        "any_equal",
+        "between",
+        "row_mask",
+        "where",
+    ),
     "torch_data.combined": ("CombinedHDF5Dataset",),
     "torch_data.dataset": ("H5Dataset",),
     "torch_data.factory": ("OptimalDataLoaderFactory",),
     "torch_data.folds": ("kfold",),
-    "torch_data.lazy": ("H5LazyDataset", "h5_worker_init_fn"),
-    "torch_data.loaders": ("create_optimized_dataloader", "loader"),
+    "torch_data.lazy": (
+        "H5LazyDataset",
+        "h5_worker_init_fn",
+    ),
+    "torch_data.loaders": (
+        "create_optimized_dataloader",
+        "loader",
+    ),
     "torch_data.monitor": ("DataLoaderPerformanceMonitor",),
-    "torch_data.rank_cached": ("DistributedError", "RankMemCachedH5Dataset"),
-    "torch_data.samplers": ("EpochShuffleSampler", "OrderBatchSampler", "OrderSampler"),
+    "torch_data.rank_cached": (
+        "DistributedError",
+        "RankMemCachedH5Dataset",
+    ),
+    "torch_data.samplers": (
+        "EpochShuffleSampler",
+        "OrderBatchSampler",
+        "OrderSampler",
+    ),
     "torch_data.samples": ("Sample",),
-    "torch_data.shards": ("_balanced_contiguous_shard", "_interleaved_indices"),
+    "torch_data.shards": (
+        "_balanced_contiguous_shard",
+        "_interleaved_indices",
+    ),
     "torch_data.threaded": ("H5DataLoader",),
-    "torch_data.wrappers": ("WorkerSafeAugmentedDataset", "WorkerSafeStandardizedDataset", "worker_init_fn"),
+    "torch_data.wrappers": (
+        "WorkerSafeAugmentedDataset",
+        "WorkerSafeStandardizedDataset",
+        "worker_init_fn",
+    ),
 }
 _HOMES = {name: f"ray_h5.{home}" for home, names in _NAMES.items() for name in names}
 

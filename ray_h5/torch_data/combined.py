@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.planning.criteria import any_equal, between, where
+from ray_h5.planning.epoch.plan import make_plan
+from ray_h5.planning.index.select import select
 from ray_h5.planning.paths import PathLike
-from ray_h5.planning.plan import make_plan
-from ray_h5.planning.predicate import evaluate
+from ray_h5.planning.predicates.criteria import any_equal, between, where
+from ray_h5.planning.predicates.evaluate import evaluate
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
-from ray_h5.planning.selection import select
 from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.rows import RowSource
 from ray_h5.torch_data.samples import Sample

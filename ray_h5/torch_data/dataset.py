@@ -14,15 +14,15 @@ import torch
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few, near_names
+from ray_h5.planning.epoch.order import Order
+from ray_h5.planning.epoch.plan import make_order, make_plan
+from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import Files
-from ray_h5.planning.index import RowIndex
-from ray_h5.planning.order import Order
+from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.index.select import select
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.plan import make_order, make_plan
-from ray_h5.planning.predicate import as_expression
+from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.schema import Cast
-from ray_h5.planning.selection import select
-from ray_h5.planning.shuffle import Shuffle
 from ray_h5.torch_data.batched import BatchedDataset, Many
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.indices import check_index, check_indices

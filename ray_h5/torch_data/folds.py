@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow.compute as pc
 
-from ray_h5.planning.criteria import where
 from ray_h5.planning.files import Files
-from ray_h5.planning.folds import fold_predicates
+from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.predicates.criteria import where
 
 
 def kfold(

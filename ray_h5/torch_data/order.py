@@ -9,8 +9,8 @@ from typing import cast
 from torch.utils.data import Sampler
 
 from ray_h5.errors import OptionError
-from ray_h5.planning.order import Order
-from ray_h5.planning.shuffle import Shuffle, as_shuffle
+from ray_h5.planning.epoch.order import Order
+from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 
 ShuffleLike = bool | str | Shuffle | None
 """What a user may say of shuffling."""

@@ -11,8 +11,8 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer
-from ray_h5.planning.order import Order
-from ray_h5.planning.shuffle import Shuffle
+from ray_h5.planning.epoch.order import Order
+from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.torch_data.order import ShuffleLike, order_of
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
 from ray_h5.torch_data.walk import State, Steps, Walk

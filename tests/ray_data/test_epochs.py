@@ -13,8 +13,8 @@ from ray.data.expressions import col
 import ray_h5
 from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.planning.criteria import where as arrow_where
-from ray_h5.planning.position import Position
+from ray_h5.planning.epoch.position import Position
+from ray_h5.planning.predicates.criteria import where as arrow_where
 from ray_h5.ray_data.internals import datasources
 from tests.planning.kit import plan_files
 
@@ -188,7 +188,7 @@ def test_row_keys_are_those_of_seed_epoch_and_row(paths):
     def keys(ds):
         return {row["row_id"]: row["row_key"] for row in ds.select_columns(["row_id", "row_key"]).take_all()}
 
-    from ray_h5.planning.order import row_keys
+    from ray_h5.planning.epoch.order import row_keys
 
     ds = read(paths, include_row_keys=True, name="keys")
     for epoch in (0, 4):

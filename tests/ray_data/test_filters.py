@@ -23,10 +23,10 @@ from ray.data.extensions import ArrowTensorArray, TensorArray
 import ray_h5
 from ray_h5 import any_equal, between, row_mask, where
 from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
-from ray_h5.planning.criteria import where as arrow_where
+from ray_h5.planning.predicates.criteria import where as arrow_where
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
+from tests.planning.index.test_select import NAMES, TEXTS, table_of, write
 from tests.planning.kit import combined, plan_files
-from tests.planning.test_selection import NAMES, TEXTS, table_of, write
 
 from .kit import ids_of
 

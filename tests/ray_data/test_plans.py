@@ -12,8 +12,8 @@ import ray
 from ray.data.expressions import col, lit
 
 import ray_h5
-from ray_h5.planning.facts import Scope
-from ray_h5.planning.predicate import fingerprint
+from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.predicates.evaluate import fingerprint
 from ray_h5.ray_data.internals import datasources
 from ray_h5.ray_data.tasks import Plans
 

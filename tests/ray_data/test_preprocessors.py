@@ -25,7 +25,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.ray_data.batches import names_of
 from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
 from ray_h5.torch_data import H5Dataset

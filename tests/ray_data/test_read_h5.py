@@ -23,7 +23,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.epoch.position import Stretch, read_block
 
 from .conftest import concatenated
 

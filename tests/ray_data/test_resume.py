@@ -20,7 +20,7 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.ray_data.epochs import running, set_own_epoch
 from ray_h5.ray_data.internals import datasources, workers_that_share
 from ray_h5.ray_data.train import TrainBatches

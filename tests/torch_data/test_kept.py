@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.index.file_facts import Scope
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, kept, loader, rows
 from ray_h5.torch_data.cache import SampleCache
 from ray_h5.torch_data.kept import read_alone, take_rows

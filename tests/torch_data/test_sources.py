@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
-from ray_h5.planning.criteria import where
+from ray_h5.planning.predicates.criteria import where
 from ray_h5.torch_data.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.loaders import loader

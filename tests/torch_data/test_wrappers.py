@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.transforms import GaussianNoise, SpecAugment, augmentation_defaults
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.transforms import GaussianNoise, SpecAugment, noise
 
 KEYS = row_keys(np.arange(4000), 3, 1)

@@ -16,7 +16,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.planning.order import row_keys
+from ray_h5.planning.epoch.order import row_keys
 from ray_h5.transforms import GaussianNoise, SpecAugment
 
 N = 20_000

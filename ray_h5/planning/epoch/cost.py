@@ -1,0 +1,69 @@
+"""What a plan costs and gains, in words and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_h5.planning.epoch.plan import ReadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleEffect:
+    """What a shuffle comes to.
+
+    Attributes
+    ----------
+    unit : {"rows", "chunks", "files"}
+        What is drawn.
+    window_rows : int
+        Rows that are mixed with each other.
+    chunks_mixed : int
+        Chunks whose rows are mixed with each other.
+    reads_per_byte : float
+        How often each byte is fetched and decoded in an epoch, about.
+    """
+
+    unit: str
+    window_rows: int
+    chunks_mixed: int
+    reads_per_byte: float
+
+    def __str__(self) -> str:
+        return (
+            f"shuffled by {self.unit}, {self.chunks_mixed} chunks mixed in a window of {self.window_rows} rows, each "
+            f"byte read {self.reads_per_byte:.1f} times"
+        )
+
+
+def shuffle_effect(plan: ReadPlan, group_rows: int) -> ShuffleEffect | None:
+    """Return what the shuffle of a plan comes to; None if it has none.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        The plan.
+    group_rows : int
+        Rows of a chunk of the widest column.
+    """
+    shuffle, rows = plan.order.shuffle, max(plan.num_rows, 1)
+    if shuffle is None:
+        return None
+    chunks = max(1, -(-plan.files.num_rows // group_rows))
+    block = min(plan.block_rows, rows)
+    if shuffle.unit == "files":
+        return ShuffleEffect("files", 1, 1, 1.0)
+    if shuffle.unit == "rows":
+        # Of a block's rows drawn from all chunks, each needs its chunk; some share one.
+        touched = chunks * (1 - (1 - 1 / chunks) ** block)
+        return ShuffleEffect("rows", rows, chunks, max(1.0, touched * (rows / chunks) / block))
+    window = min(shuffle.window_rows or rows, rows)
+    mixed = max(1, round(window / min(group_rows, rows)))
+    # A window that is spread over several blocks is read by each of them.
+    in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / group_rows)
+    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * group_rows / block))
+
+
+def describe(plan: ReadPlan, group_rows: int) -> str:
+    """Return one line about a plan."""
+    effect = shuffle_effect(plan, group_rows)
+    return f"{plan.num_rows} of {plan.files.num_rows} rows in blocks of {plan.block_rows}; {effect or 'in path order'}"

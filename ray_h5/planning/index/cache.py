@@ -1,0 +1,253 @@
+"""Facts of files, kept: in memory for the process, and on disk if asked."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ray_h5.atomic import written_whole
+from ray_h5.errors import OptionError
+from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.metadata.access import PathLike, identity_now
+from ray_h5.lru import Recent
+from ray_h5.planning.index.file_facts import FileFacts, Scope
+from ray_h5.planning.index.serialize import from_body, to_body
+
+logger = logging.getLogger(__name__)
+
+_MAX_FILES = 200_000
+_MAX_VALUE_BYTES = 1 << 30
+_MAX_BODY_BYTES = 4 << 30
+_PIECE_BYTES = 64 << 20
+"""A larger index file is gone through once, to see whether it is whole, before memory is taken for it."""
+
+_MAGIC = b"ray_h5ix"
+_VERSION = 5
+_HEADER = struct.Struct("<8sIQ16s")
+"""Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
+
+
+class Memory:
+    """Facts by file and scope, those used last; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.kept: Recent[FileFacts] = Recent(_MAX_FILES, _MAX_VALUE_BYTES, lambda facts: facts.value_bytes)
+
+    def get(self, path: str, scope: Scope) -> FileFacts | None:
+        """Return what is known of a file in its present state, if anything."""
+        key = _key(path, scope)
+        facts = self.kept.get(key)
+        if facts is None or is_current(facts):
+            return facts
+        self.kept.drop(key, facts)
+        return None
+
+    def put(self, facts: FileFacts, scope: Scope) -> None:
+        """Add to what is known of a file; what others found out meanwhile stays."""
+        key = _key(facts.path, scope)
+        facts = facts.owned(self.kept.get(key))
+        self.kept.update(key, lambda known: facts if known is None else known.merged(facts))
+
+    def clear(self) -> None:
+        self.kept.clear()
+
+
+MEMORY = Memory()
+"""That of this process."""
+
+
+_KEPT: Recent[tuple[FileIdentity, FileFacts]] = Recent(_MAX_FILES)
+"""By index file: its state when this process wrote or read it, and what it says, but for the values."""
+
+
+def keep(facts: FileFacts, scope: Scope, index_dir: str) -> None:
+    """Have an index file that says what is known of a file.
+
+    Where this process had one before, that costs a look at its state.
+    """
+    where = index_path(facts.path, scope, index_dir)
+    noted = _KEPT.get(where)
+    if noted is None or noted[0] != _state(where) or not noted[1].holds(facts):
+        add(facts, recall(facts.path, scope, index_dir), scope, index_dir)
+        note_kept(facts, scope, index_dir)
+
+
+def note_kept(facts: FileFacts, scope: Scope, index_dir: str) -> None:
+    """Note that an index file says what is known of a file, as it does after `add`, in whichever process."""
+    where = index_path(facts.path, scope, index_dir)
+    state = _state(where)
+    if state is not None:
+        _KEPT.update(where, lambda _: (state, facts.outline()))
+
+
+def add(facts: FileFacts, kept: FileFacts | None, scope: Scope, index_dir: str) -> None:
+    """Save what is known of a file, unless all of it is what the index file says: `kept`, of `recall`."""
+    if kept is None or not kept.holds(facts):
+        save(facts if kept is None else kept.merged(facts), scope, index_dir)
+
+
+def recall(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
+    """Return what the index file says of a file in its present state, if anything."""
+    kept = load(path, scope, index_dir)
+    if kept is not None and not is_current(kept):
+        logger.info("%s: what is kept of it is outdated, and made anew", path)
+        return None
+    return kept
+
+
+def is_current(facts: FileFacts) -> bool:
+    """Whether the file, and those that its columns come from, are as they were."""
+    try:
+        return all(identity_now(path) == identity for path, identity in ((facts.path, facts.identity), *facts.sources))
+    except OSError:
+        return False  # opening it says what is wrong
+
+
+def check_index_dir(folder: PathLike) -> str:
+    """Make the folder; return its absolute path.
+
+    Raises
+    ------
+    OptionError
+        If nothing can be written there, or it is no path, or an empty one.
+    """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise OptionError(f"index_dir={folder!r}: expected a folder, or None for none")
+    # It would be the current folder, and is more often a variable that was not set.
+    if not folder:
+        raise OptionError("index_dir='': expected a folder; '.' is the current one")
+    folder = os.path.abspath(os.path.expanduser(folder))
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as exc:
+        raise OptionError(f"index_dir={folder!r}: nothing can be written there: {exc.strerror}") from exc
+    _warn_of_others(folder)
+    return folder
+
+
+@lru_cache(maxsize=1024)  # once a folder
+def _warn_of_others(folder: str) -> None:
+    """Say so if others can change what is kept in a folder: the rows that a predicate selects come from there."""
+    state = os.stat(folder)
+    if state.st_mode & stat.S_IWOTH:
+        who = f"everybody can write there (mode {stat.S_IMODE(state.st_mode):o})"
+    elif state.st_uid not in {os.geteuid(), 0}:
+        who = f"it belongs to another user (uid {state.st_uid})"
+    else:
+        return
+    logger.warning(
+        "index_dir=%r: %s, and who writes there decides which rows predicates select. Use a folder that only you, and "
+        "those whom you trust, can write to.", folder, who,
+    )  # fmt: skip
+
+
+def save(facts: FileFacts, scope: Scope, index_dir: str) -> None:
+    """Write the facts of a file to its index file, whole or not at all.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be written; there is then the index file that there was before, or none.
+    """
+    body = to_body(facts, _named(facts.path, scope))
+    where = index_path(facts.path, scope, index_dir)
+    if len(body) > _MAX_BODY_BYTES:
+        logger.warning("%s: not kept in index_dir: %d bytes, at most %d are", facts.path, len(body), _MAX_BODY_BYTES)
+        return
+    with contextlib.suppress(OSError):
+        Path(where).rmdir()  # if it is a folder, and there is nothing in it
+    try:
+        with written_whole(where) as file:
+            file.write(_HEADER.pack(_MAGIC, _VERSION, len(body), _checksum([body])))
+            file.write(body)
+    except OSError as exc:
+        raise OptionError(
+            f"index_dir={index_dir!r}: {os.path.basename(where)} cannot be written there: {exc.strerror}"
+        ) from exc
+
+
+def load(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
+    """Return what an index file says, or None if there is none that can be trusted."""
+    where = index_path(path, scope, index_dir)
+    try:
+        with open(where, "rb", opener=_open_at_once) as file:
+            return from_body(_checked_body(file, index_dir), path, _named(path, scope))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as exc:
+        _distrust(where, str(exc))
+        return None
+
+
+def _open_at_once(where: str, flags: int) -> int:
+    # A pipe by that name would keep a plain open waiting for its writer.
+    return os.open(where, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _checked_body(file: BinaryIO, index_dir: str) -> memoryview:
+    """Return the body of an index file. No memory is taken for it before its size, and what it says, are right."""
+    state, folder = os.fstat(file.fileno()), os.stat(index_dir)
+    if not stat.S_ISREG(state.st_mode):
+        raise ValueError("it is a pipe or a device, and no file")
+    if folder.st_mode & stat.S_IWOTH and state.st_uid not in {os.geteuid(), folder.st_uid, 0}:
+        raise ValueError(f"another user put it there (uid {state.st_uid}), in a folder that everybody can write to")
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise ValueError("it is cut short")
+    magic, version, length, checksum = _HEADER.unpack(header)
+    if magic != _MAGIC or version != _VERSION:
+        raise ValueError("it is of another kind or version")
+    if length != state.st_size - _HEADER.size or length > _MAX_BODY_BYTES:
+        raise ValueError(f"it has {state.st_size} bytes, and says {length}; at most {_MAX_BODY_BYTES} are read")
+    if length > _PIECE_BYTES and _checksum(iter(partial(file.read, _PIECE_BYTES), b"")) != checksum:
+        raise ValueError("its checksum is wrong")
+    file.seek(_HEADER.size)
+    body = file.read(length)
+    if len(body) != length or _checksum([body]) != checksum:
+        raise ValueError("its checksum is wrong")
+    return memoryview(body)
+
+
+def index_path(path: str, scope: Scope, index_dir: str) -> str:
+    """Return where the index file of a data file lies."""
+    name = hashlib.blake2b(json.dumps(_named(path, scope)).encode("utf-8", "surrogateescape"), digest_size=16)
+    return os.path.join(index_dir, f"{name.hexdigest()}.h5index")
+
+
+def _state(where: str) -> FileIdentity | None:
+    try:
+        return FileIdentity.of(os.stat(where))
+    except OSError:
+        return None  # writing it says what is wrong
+
+
+def _distrust(where: str, why: str) -> None:
+    logger.warning("%s: not used, and made anew: %s", where, why)
+
+
+def _named(path: str, scope: Scope) -> list[Any]:
+    return [path, scope.group, sorted(scope.allow_external)]
+
+
+def _key(path: str, scope: Scope) -> tuple[object, ...]:
+    return path, replace(scope, threads=1)
+
+
+def _checksum(pieces: Iterable[bytes]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()

@@ -1,0 +1,169 @@
+"""The columns that all files share, or what keeps the files from sharing them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+
+_MAX_LISTED = 10
+
+Enum = tuple[tuple[str, int], ...]
+Schema = Mapping[str, ColumnSpec]
+
+
+def agreed_columns(
+    facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast
+) -> dict[str, ColumnSpec]:
+    """Return the columns of all files, in dtypes that take what each of them stores.
+
+    Parameters
+    ----------
+    facts : sequence of FileFacts
+        The files.
+    columns : sequence of str, optional
+        The columns wanted; None takes all.
+    scope : Scope
+        How the files are opened.
+    cast : Cast
+        What becomes of columns: files need not agree on what is cast away.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the files do not agree.
+    UnknownColumnError, UnsupportedColumnError
+        If no file has a column.
+    """
+    for name in columns or ():
+        if not any(name in each.columns for each in facts):
+            with scope.open(facts[0].path) as reader:
+                reader.column(name)  # raises, with near names
+    first = _schema(facts[0].chosen(columns), cast)
+    if any(_schema(each.chosen(columns), cast) != first for each in facts):
+        raise _mismatch([each.path for each in facts], [_schema(each.chosen(columns), cast) for each in facts], columns)
+    names = list(first) if columns is None else columns
+    for name in names:
+        check_enums(facts, name)
+    return {name: _common([each.columns[name].spec for each in facts]) for name in names}
+
+
+def check_enums(facts: Sequence[FileFacts], column: str) -> None:
+    """Raise if an integer is called one thing in one file, and another in another.
+
+    Raises
+    ------
+    SchemaMismatchError
+        With both files, and what they call their integers.
+    """
+    called: dict[str, tuple[int, FileFacts]] = {}
+    meant: dict[int, tuple[str, FileFacts]] = {}
+    for each in facts:
+        for name, value in each.columns[column].enum if column in each.columns else ():
+            value_there, one = called.setdefault(name, (value, each))
+            name_there, other = meant.setdefault(value, (name, each))
+            if (value_there, name_there) != (value, name):
+                raise _disagreement(column, one if value_there != value else other, each)
+
+
+def _disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
+    enums = [(each, each.columns[column].enum) for each in (one, other)]
+    common = {*enums[0][1]} & {*enums[1][1]}
+    listed = "\n".join(f"  {each.path}: {_shown(enum, common)}" for each, enum in enums)
+    return SchemaMismatchError(
+        f"column {column!r}: the files disagree on what its integers mean:\n{listed}\n"
+        "Write the column of one of them anew with the integers of the other, or read the files apart."
+    )
+
+
+def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
+    """Show an enum; if it is long, what tells it from the other one."""
+    ordered = sorted(enum, key=lambda each: (each in common, each[1]))
+    shown = ", ".join(f"{name}={value}" for name, value in ordered[:_MAX_LISTED])
+    return shown + (", ..." if len(enum) > _MAX_LISTED else "")
+
+
+def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
+    """Return what becomes of the columns of a file."""
+    return {name: _delivered(each.spec, cast) for name, each in columns.items()}
+
+
+def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
+    if spec.kind == "struct":
+        return replace(spec, dtype=_packed(spec.dtype))
+    return cast(spec) if spec.kind in TENSOR_KINDS else spec
+
+
+def _packed(dtype: np.dtype) -> np.dtype:
+    """Return a compound type without what nobody sees of it in Arrow: padding, and the lengths of strings."""
+    if dtype.names is not None:
+        return np.dtype([(name, _packed(dtype[name])) for name in dtype.names])
+    if dtype.subdtype is not None:
+        return np.dtype((_packed(dtype.subdtype[0]), dtype.subdtype[1]))
+    return np.dtype(object) if dtype.kind == "S" else dtype
+
+
+def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
+    """Return a column that files agree on once it is read."""
+    if all(each == specs[0] for each in specs):
+        return specs[0]
+    kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
+    return replace(specs[0], kind=kind, dtype=np.result_type(*{each.dtype for each in specs}))
+
+
+def _mismatch(paths: Sequence[str], found: Sequence[Schema], columns: Sequence[str] | None) -> SchemaMismatchError:
+    expected = _usual(found, columns)
+    wrong = [(path, schema) for path, schema in zip(paths, found, strict=True) if schema != expected]
+    listed = "\n".join(f"  {path}: {_difference(expected, schema)}" for path, schema in wrong[:_MAX_LISTED])
+    casts = _casts(expected, [schema for _, schema in wrong])
+    return SchemaMismatchError(
+        f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
+        "Choose columns that all files share with columns=[...], or leave those files out."
+        + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
+    )
+
+
+def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
+    """Return what most files have."""
+    counts: dict[str, Counter[ColumnSpec]] = {}
+    for schema in found:
+        for name, spec in schema.items():
+            counts.setdefault(name, Counter())[spec] += 1
+
+    def is_usual(name: str) -> bool:
+        # Where half of the files have it, the first one decides.
+        more = 2 * counts[name].total() - len(found)
+        return columns is not None or more > 0 or (more == 0 and name in found[0])
+
+    return {name: specs.most_common(1)[0][0] for name, specs in counts.items() if is_usual(name)}
+
+
+def _difference(expected: Schema, found: Schema) -> str:
+    notes = [f"column {name!r} is missing" for name in expected if name not in found]
+    notes += [f"column {name!r} is not in the others" for name in found if name not in expected]
+    notes += [
+        f"column {name!r}: expected {expected[name]}, found {found[name]}"
+        for name in expected
+        if name in found and expected[name] != found[name]
+    ]
+    return "; ".join(notes)
+
+
+def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
+    """Return the `dtypes` that would make columns agree which differ in nothing but the dtype of their numbers."""
+    casts = {}
+    for name, spec in expected.items():
+        others = {schema[name] for schema in wrong if name in schema} - {spec}
+        if others and all(_differ_in_dtype(spec, other) for other in others):
+            casts[name] = np.result_type(spec.dtype, *(other.dtype for other in others)).name
+    return casts
+
+
+def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
+    return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

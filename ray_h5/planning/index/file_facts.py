@@ -1,0 +1,318 @@
+"""What planning needs to know of one file, and how it is found out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from textwrap import shorten
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
+from ray_h5.hdf5.metadata.access import PathLike, as_roots
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.arguments import common_rows
+from ray_h5.planning.index.sources import Origin
+from ray_h5.planning.predicates.criteria import parse_derived, read_for
+from ray_h5.planning.predicates.virtual_columns import compute
+from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
+
+logger = logging.getLogger(__name__)
+
+_WHY_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How every file is opened: the group, where its links may lead, and threads for a read."""
+
+    group: str = "/"
+    allow_external: tuple[str, ...] = ()
+    threads: int = 1
+
+    @classmethod
+    def of(cls, group: str, allow_external: PathLike | Iterable[PathLike], threads: int = 1) -> Scope:
+        """Return the scope that a user's arguments mean."""
+        return cls(group, as_roots(allow_external), threads)
+
+    def open(self, path: str, expect: FileState | None = None) -> RowReader:
+        return RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column of one file.
+
+    Attributes
+    ----------
+    spec : ColumnSpec
+        As it is delivered.
+    num_rows : int
+        Length of its first axis.
+    chunk_rows : int
+        Rows that are fetched and decoded together; 1 where each row can be had alone.
+    enum : tuple of (str, int)
+        What the integers of an enum are called.
+    """
+
+    spec: ColumnSpec
+    num_rows: int
+    chunk_rows: int
+    enum: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, layout: ColumnLayout) -> ColumnFacts:
+        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_rows, layout.enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of each file.
+
+    Attributes
+    ----------
+    columns : tuple of str, optional
+        The columns to look at; None for all that can be read as rows.
+    values : tuple of ColumnSpec
+        Scalar and virtual columns whose values are wanted.
+    """
+
+    columns: tuple[str, ...] | None = None
+    values: tuple[ColumnSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of one file, in one state. Threads share it: what is learnt makes another one.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    identity : FileIdentity
+        Its state.
+    columns : mapping of str to ColumnFacts
+        The columns looked at so far.
+    listing : tuple of str, optional
+        The names of all columns that can be read as rows, once they were asked for.
+    left_out : tuple of (str, str)
+        Columns that have rows which cannot be read, and why; known with the listing.
+    origins : tuple of Origin
+        The other files that columns come from.
+    sought : SourceStates
+        Other files that decide which columns there are; known with the listing.
+    values : mapping of ColumnSpec to pyarrow.Array
+        Scalar and virtual columns read so far, one value a row.
+    """
+
+    path: str
+    identity: FileIdentity
+    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
+    listing: tuple[str, ...] | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
+    origins: tuple[Origin, ...] = ()
+    sought: SourceStates = ()
+    values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
+
+    @property
+    def state(self) -> FileState:
+        """The state of the file and of the sources of its columns."""
+        return FileState(self.identity, {name: origin.sources for origin in self.origins for name in origin.columns})
+
+    @property
+    def sources(self) -> SourceStates:
+        """All other files that these facts depend on, each once."""
+        return tuple(dict.fromkeys([*self.sought, *(each for origin in self.origins for each in origin.sources)]))
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of the values."""
+        return sum(array.nbytes for array in self.values.values())
+
+    def answers(self, question: Question) -> bool:
+        """Whether nothing has to be read for `question`."""
+        asked = question.columns if question.columns is not None else self.listing
+        if asked is None or not all(name in self.columns for name in asked):
+            return False
+        return not question.values or not self.absent(question)
+
+    def absent(self, question: Question) -> list[ColumnSpec]:
+        """Return the columns whose values are asked for and not there, of as many rows as the others have.
+
+        A file may have columns of several lengths; a mask is then of those that are read with it.
+        """
+        rows = self.num_rows(question.columns)
+        return [spec for spec in question.values if spec not in self.values or len(self.values[spec]) != rows]
+
+    def chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnFacts]:
+        """Return the columns asked for, as far as the file has them."""
+        names = self.listing if columns is None else columns
+        assert names is not None
+        return {name: self.columns[name] for name in names if name in self.columns}
+
+    def num_rows(self, columns: Sequence[str] | None) -> int:
+        """Return the number of rows of the columns asked for.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they differ.
+        """
+        chosen = self.chosen(columns)
+        return common_rows(self.path, chosen) if chosen or columns is None else 0
+
+    def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:
+        """Return these facts and those of more columns."""
+        columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()}
+        sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
+        return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
+
+    def merged(self, found: FileFacts) -> FileFacts:
+        """Return these facts and those found since; only the latter where the file is no longer as it was."""
+        sources = dict(self.sources)
+        if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
+            return found
+        known = self if found.listing is None else found
+        return replace(
+            found,
+            columns={**self.columns, **found.columns},
+            listing=known.listing,
+            left_out=known.left_out,
+            origins=_merged(self.origins, found.origins),
+            sought=known.sought,
+            values={**self.values, **found.values},
+        )
+
+    def holds(self, other: FileFacts) -> bool:
+        """Whether there is nothing in `other` that is not known here too, of the same state of the file."""
+        return (
+            self.identity == other.identity
+            and set(self.sources) == set(other.sources)
+            and (self.listing is not None or other.listing is None)
+            and self.columns.keys() >= other.columns.keys()
+            and self.values.keys() >= other.values.keys()
+            and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
+        )
+
+    def outline(self) -> FileFacts:
+        """Return these facts with values of which nothing is left but how many there are."""
+        return replace(self, values={spec: pa.nulls(len(array)) for spec, array in self.values.items()})
+
+    def owned(self, known: FileFacts | None) -> FileFacts:
+        """Return these facts with values that keep no memory but their own, but for those that `known` has."""
+        there = {} if known is None else known.values
+        # A slice keeps the whole of what it is cut from, and what came from a Ray task its place in the object store.
+        values = {spec: array if array is there.get(spec) else _copied(array) for spec, array in self.values.items()}
+        return replace(self, values=values)
+
+
+def _merged(known: tuple[Origin, ...], found: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """Return the origins of all columns; those found, which other files share, where they are all."""
+    sources = {name: origin.sources for origin in (*known, *found) for name in origin.columns}
+    grouped = Origin.grouped(sources)
+    return found if grouped == found else grouped
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    return pa.concat_arrays([array[:0], array])  # of one array it would return a view
+
+
+def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) -> FileFacts:
+    """Return what is known of a file and what is asked of it.
+
+    Columns that it lacks are left for the comparison of all files.
+    """
+    with scope.open(path, facts.state if facts is not None else None) as reader:
+        facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
+        for spec in facts.absent(question) if question.values else ():
+            facts = _learn_values(facts, reader, spec, question.columns)
+    return facts
+
+
+def check_planned(reader: RowReader, column: str, rows: int) -> None:
+    """Raise unless a column has as many rows as it is known to have, of a file that did not change since.
+
+    Raises
+    ------
+    StaleIndexError
+        If an index on disk said it wrongly: nothing else does.
+    """
+    found = reader.find([column])[column]
+    if found.num_rows != rows:
+        raise StaleIndexError(wrong_index(found, f"{rows} rows", f"{found.num_rows}"))
+
+
+def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
+    """Return the message for a column that is not what an index on disk says."""
+    return (
+        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. What index_dir keeps of "
+        "it is wrong: delete that folder, and make it again."
+    )
+
+
+def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] | None) -> FileFacts:
+    if columns is not None:
+        return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
+    if facts.listing is not None:
+        return facts
+    layout = reader.layout
+    layouts, left_out = _readable(layout)
+    others = (column.sources for name, column in layout.columns.items() if name not in layouts)
+    sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
+    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+
+
+def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
+    rows = facts.num_rows(columns)
+    for name in list(facts.chosen(columns))[:1]:
+        check_planned(reader, name, rows)
+    facts = facts.described(reader.find(read_for(spec.name)))
+    derived = parse_derived(spec.name)
+    values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
+    return replace(facts, values={**facts.values, spec: values})
+
+
+def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) -> pa.Array:
+    found = facts.columns[spec.name].num_rows
+    if found != rows:
+        raise SchemaMismatchError(
+            f"{facts.path}: expected {rows} rows, as its other columns have, found {found} in {spec.name!r}. If it "
+            "lists the rows of a split, choose them with row_mask()."
+        )
+    stored = facts.columns[spec.name].spec
+    if stored.kind != spec.kind and not {stored.kind, spec.kind} <= TENSOR_KINDS:
+        raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
+    array = np.empty(rows, spec.dtype)
+    reader.read_into({spec.name: array}, np.arange(rows))
+    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
+
+
+def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
+    """Return the columns that can be delivered, and why others cannot."""
+    found: dict[str, ColumnLayout] = {}
+    refused = {}
+    for name, error in layout.refused.items():
+        if not isinstance(error, UnsupportedColumnError):
+            raise error  # a column of rows, and asked for
+        refused[name] = error
+    for name, column in layout.columns.items():
+        try:
+            ColumnSpec.of(column)
+        except UnsupportedColumnError as exc:
+            refused[name] = exc
+        else:
+            found[name] = column
+    for error in refused.values():
+        logger.info("left out: %s", error)
+    return found, tuple((name, _why(name, error)) for name, error in refused.items() if error.has_rows)
+
+
+def _why(name: str, error: Exception) -> str:
+    """Return what an error says of a column, in a few words."""
+    message = str(error)
+    said = message.partition(f"column {name!r}")[2] or message
+    return shorten(re.split("; |[.] ", said, maxsplit=1)[0].strip(" ,"), _WHY_CHARACTERS, placeholder=" ...")

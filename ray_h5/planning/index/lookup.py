@@ -1,0 +1,129 @@
+"""How facts of many files are found: in memory, on disk, or by looking; spread over threads or tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+
+from ray_h5.planning.index.cache import MEMORY, add, keep, note_kept, recall
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Question, Scope, learn
+from ray_h5.planning.index.sources import Origin
+
+logger = logging.getLogger(__name__)
+
+_GROUP_FILES = 64
+_THREADS = 8
+_HEAD_BYTES = 64 << 10
+_PROGRESS_S = 5.0
+
+Spread = Callable[[Callable[[list[str]], list[FileFacts]], Sequence[list[str]]], Iterable[list[FileFacts]]]
+"""Applies a function to groups of paths, several at a time, and yields what it returns in their order."""
+
+
+def read_ahead(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
+    """Do the work here, group by group, while threads have the beginnings of the next files fetched.
+
+    libhdf5 has one lock, and threads that take turns with it and with Python's own made this two to three times
+    slower (measured); what they can share is the wait for a disk or a network.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for group, following in zip_longest(groups, groups[1:], fillvalue=()):
+            fetched = [pool.submit(_fetch, path) for path in following]
+            yield work(list(group))
+            for each in fetched:
+                each.cancel()
+
+
+def _fetch(path: str) -> None:
+    """Bring the beginning of a file into the page cache. Whatever is wrong with the file, the work itself finds."""
+    with contextlib.suppress(OSError):
+        # A pipe by that name would keep a plain open waiting for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.read(descriptor, _HEAD_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """How facts of files are found.
+
+    Attributes
+    ----------
+    scope : Scope
+        How the files are opened.
+    index_dir : str, optional
+        A folder in which to keep them.
+    spread : callable
+        What spreads the work.
+    """
+
+    scope: Scope = field(default_factory=Scope)
+    index_dir: str | None = None
+    spread: Spread = read_ahead
+
+    def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
+        """Return the facts of each file; those known to this process are not looked up again, only kept."""
+        known = {path: facts for path in paths if (facts := self._in_memory(path, question)) is not None}
+        unknown = [path for path in paths if path not in known]
+        log = _Progress(len(paths))
+        if self.index_dir is not None:
+            for facts in known.values():
+                keep(facts, self.scope, self.index_dir)
+                log.add(1)
+        groups = [unknown[i : i + _GROUP_FILES] for i in range(0, len(unknown), _GROUP_FILES)]
+        work = partial(answer_files, question, self.scope, self.index_dir)
+        specs: dict[ColumnFacts, ColumnFacts] = {}
+        origins: dict[Origin, Origin] = {}
+        for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
+            for facts in answers:
+                # Equal facts of many files become one object.
+                shared = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
+                sources = tuple(origins.setdefault(each, each) for each in facts.origins)
+                known[facts.path] = replace(facts, columns=shared, origins=sources)
+                MEMORY.put(known[facts.path], self.scope)
+                if self.index_dir is not None:
+                    note_kept(known[facts.path], self.scope, self.index_dir)
+            log.add(len(answers))
+        return [known[path] for path in paths]
+
+    def _in_memory(self, path: str, question: Question) -> FileFacts | None:
+        facts = MEMORY.get(path, self.scope)
+        return facts if facts is not None and facts.answers(question) else None
+
+
+def answer_files(question: Question, scope: Scope, index_dir: str | None, paths: list[str]) -> list[FileFacts]:
+    """Find out about some files, in whichever process."""
+    found = []
+    for path in paths:
+        kept = None if index_dir is None else recall(path, scope, index_dir)
+        facts = MEMORY.get(path, scope)
+        if kept is not None:
+            facts = kept if facts is None else kept.merged(facts)
+        if facts is None or not facts.answers(question):
+            facts = learn(facts, path, question, scope)
+        if index_dir is not None:
+            add(facts, kept, scope, index_dir)
+        found.append(facts)
+    return found
+
+
+class _Progress:
+    """Says how far a long look-up has come."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._said = total, 0, time.monotonic()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if time.monotonic() - self._said > _PROGRESS_S:
+            self._said = time.monotonic()
+            logger.warning("index: %d of %d files", self._done, self._total)

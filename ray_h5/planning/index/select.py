@@ -1,0 +1,67 @@
+"""A predicate of pyarrow, which does not tell the columns that it names -> the row ids that pass it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.predicates.evaluate import check_names, comparable_type, evaluate
+from ray_h5.planning.schema import ColumnSpec
+
+_MISSING = re.compile(
+    r"No match for FieldRef\.(?:Name\((.*)\)|Nested\(FieldRef\.Name\((.*?)\) FieldRef\..*\))", re.DOTALL
+)
+
+
+def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> np.ndarray:
+    """Return the row ids that pass a predicate, ascending.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    specs : mapping of str to ColumnSpec
+        Columns as they are delivered; others are looked up.
+    predicate : pyarrow.compute.Expression
+        The predicate.
+    """
+    named = _named_columns(index, specs, predicate)
+    return evaluate(predicate, index.small_columns(list(named.values())), index.num_rows)
+
+
+def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
+    """Return the columns that an expression of pyarrow names.
+
+    There is no way to ask it; but on a table that lacks one it says which.
+    """
+    found: dict[str, ColumnSpec] = {}
+    while (name := _first_missing(predicate, found)) is not None:
+        known = {name: specs[name]} if name in specs else index.find([name])
+        check_names([name], known)
+        found |= known
+    return found
+
+
+def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) -> str | None:
+    # Without any column a table could not be filtered at all.
+    table = pa.table({"": pa.array([], pa.int8()), **{name: _nothing(spec) for name, spec in found.items()}})
+    try:
+        table.filter(predicate)
+    except pa.ArrowInvalid as exc:
+        # Names may look like anything: what follows them is known, and taken off.
+        columns = "\n".join(f"{column.name}: {column.type}" for column in table.schema)
+        match = _MISSING.fullmatch(str(exc).removesuffix(f" in {columns}"))
+        name = match and (match[1] or match[2])
+        return name if name and name not in found else None
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return None  # evaluating it says what is wrong
+    return None
+
+
+def _nothing(spec: ColumnSpec) -> pa.Array:
+    return pa.array([], comparable_type(spec.kept_type))

@@ -1,0 +1,135 @@
+"""Splits for cross-validation, whose groups never straddle."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.options import as_integer
+from ray_h5.planning.files import Files
+from ray_h5.planning.index.lookup import Spread, read_ahead
+from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.predicates.evaluate import comparable_type
+
+Fold = tuple[list[Any], list[Any]]
+"""Values to train on, and values to validate on."""
+
+
+def fold_predicates(
+    files: Files,
+    k: int,
+    group: str,
+    stratify: str | None,
+    seed: int,
+    where: Callable[..., Any],
+    spread: Spread = read_ahead,
+) -> list[tuple[Any, Any]]:
+    """Return for each of `k` folds what to train on and what to validate on; see `fold_groups`.
+
+    Raises
+    ------
+    OptionError
+        As `fold_groups` does, or if `group` is no name.
+    SchemaMismatchError
+        If files lack a column; where it is `stratify`, which has a default, the message says what to pass.
+    """
+    if not isinstance(group, str):
+        raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
+    folds = fold_groups(_index_of(files, group, stratify, spread), k, group, stratify, seed)
+    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
+
+
+def _index_of(files: Files, group: str, stratify: str | None, spread: Spread) -> RowIndex:
+    if stratify is None:
+        return files.index([group], spread)
+    try:
+        return files.index([group, stratify], spread)
+    except SchemaMismatchError as exc:
+        files.index([group], spread)  # raises, if it is this one
+        raise type(exc)(
+            f"kfold: stratify={stratify!r}, by whose values each fold is to be like the others: {exc} For kfold: pass "
+            "stratify=None, or the name of a column that all of these files have."
+        ) from exc
+
+
+def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
+    """Return for each of `k` folds the groups to train on and those to validate on.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    k : int
+        Folds, 2 or more.
+    group : str
+        A scalar column: rows of one value stay together, such as those of a patient.
+    stratify : str, optional
+        A scalar column whose values each fold has in about the same shares.
+    seed : int
+        Draws the folds.
+
+    Returns
+    -------
+    list of (list, list)
+        Values of the column `group`.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer groups than folds, or a row belongs to none; or too few to stratify them.
+    """
+    k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
+    if seed >= 2**32:  # which is as much as scikit-learn takes
+        raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
+    names = [group] if stratify is None else [group, stratify]
+    columns = index.look_up(names)
+    absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
+    if absent:
+        raise OptionError(f"kfold: {absent} rows have no {group!r}")
+    values, codes = _encoded(columns[group].combine_chunks(), group)
+    if len(values) < k:
+        raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
+    labels = None if stratify is None else columns[stratify].to_numpy()
+    folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
+    if not all(len(test) for _, test in folds):
+        raise OptionError(
+            f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}"
+        )
+    return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
+
+
+def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
+    """Return the different values of a column, and the number of the value of each row."""
+    kind = comparable_type(column.type)
+    if pa.types.is_floating(kind):
+        column = pc.add(column.cast(kind), pa.scalar(0, kind))  # -0.0 becomes 0.0, which `where` takes for the same
+    try:
+        encoded = column.dictionary_encode()
+    except pa.ArrowNotImplementedError as exc:
+        raise OptionError(f"kfold: group={name!r}: values of type {column.type} cannot be compared") from exc
+    found = encoded.dictionary
+    # Python's times have no nanoseconds.
+    values = list(found.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else found.to_pylist()
+    return values, encoded.indices.to_numpy()
+
+
+def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
+    rows = np.zeros(len(codes))
+    if labels is None:
+        return list(GroupKFold(k, shuffle=True, random_state=seed).split(rows, groups=codes))
+    splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # That a class has fewer rows than folds is no error: some folds then lack it.
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            return list(splitter.split(rows, np.unique(labels, return_inverse=True)[1], codes))
+        except ValueError as exc:
+            raise OptionError(f"kfold: k={k}: the folds cannot be stratified: {exc}") from exc

@@ -1,0 +1,1 @@
+"""Which rows are wanted: what a user writes -> expressions -> row ids."""

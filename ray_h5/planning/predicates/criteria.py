@@ -1,0 +1,285 @@
+"""What a user writes to choose rows -> an expression over any kind of field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import PredicateError
+from ray_h5.planning.predicates.comparisons import at_least, at_most, equals, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A closed range; see `between`."""
+
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AnyEqual:
+    """A value at any time step; see `any_equal`."""
+
+    value: int | float
+    valid: str | None = None
+
+    @property
+    def reads(self) -> str | None:
+        """The other column that is read."""
+        return self.valid
+
+
+@dataclass(frozen=True, slots=True)
+class RowMask:
+    """A mask kept in the file; see `row_mask`."""
+
+    reads = None
+
+
+Derived = AnyEqual | RowMask
+"""A criterion that is a column of its own: one boolean a row, computed from the file."""
+
+
+def between(low: Any, high: Any) -> Between:
+    """Choose rows whose value lies in a range, both ends included.
+
+    Parameters
+    ----------
+    low, high : number, string or None
+        The ends; None leaves a side open.
+
+    Raises
+    ------
+    PredicateError
+        If both sides are open, or nothing can lie in between.
+    """
+    low, high = _plain(low), _plain(high)
+    if low is None and high is None:
+        raise PredicateError("between(None, None): expected at least one end")
+    for end in (low, high):
+        _check_scalar(f"between({low!r}, {high!r})", end, "numbers, strings or None")
+    try:
+        is_empty = low is not None and high is not None and not low <= high
+    except TypeError as exc:
+        raise PredicateError(f"between({low!r}, {high!r}): expected ends of one type: {exc}") from exc
+    if is_empty:
+        raise PredicateError(f"between({low!r}, {high!r}): nothing lies in between; the lower end comes first")
+    return Between(low, high)
+
+
+def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
+    """Choose rows in which a value occurs at any time step.
+
+    Parameters
+    ----------
+    value : int or float
+        Of a column of shape (T,) or (T, 1), the value; of a one-hot column of shape (T, C), the class whose
+        entry is not zero.
+    valid : str, optional
+        A column of shape (T,) or (T, 1): only time steps where it is greater than zero count.
+    """
+    value = _plain(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise PredicateError(f"any_equal({value!r}): expected a number")
+    if value != value or (isinstance(value, int) and not -(2**63) <= value < 2**64):
+        raise PredicateError(f"any_equal({value!r}): no value of a column equals it")
+    if valid is not None and not isinstance(valid, str):
+        raise PredicateError(f"any_equal({value!r}, valid={valid!r}): expected the name of a column")
+    return AnyEqual(value, valid)
+
+
+def row_mask() -> RowMask:
+    """Choose rows by a mask in the file: ``where(**{"mask/train": row_mask()})``.
+
+    The HDF5 dataset holds either a boolean a row, or the numbers of the rows to take.
+    """
+    return RowMask()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Criterion:
+    """What is wanted of one column, and the predicate that this is.
+
+    Attributes
+    ----------
+    column : str
+        The column.
+    wanted : object
+        As `where` takes it.
+    expression : pyarrow.compute.Expression
+        The predicate.
+
+    Raises
+    ------
+    PredicateError
+        If `where` takes no such thing.
+    """
+
+    column: str
+    wanted: Any
+    expression: pc.Expression = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expression", _expression(self.column, self.wanted))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a dataset that are compared; a mask is none, as only the file has it."""
+        if isinstance(self.wanted, RowMask):
+            return []
+        valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
+        return [self.column] if valid is None else [self.column, valid]
+
+    @property
+    def named(self) -> str:
+        """The column that the predicate names: this one, or the virtual column that is computed from it."""
+        return derived_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
+
+    def over(self, columns: Sequence[str]) -> Criterion:
+        """Return the same of columns that have other names."""
+        if list(columns) == self.columns:
+            return self
+        column, *valid = columns
+        return Criterion(column, replace(self.wanted, valid=valid[0]) if valid else self.wanted)
+
+
+def where(**criteria: Any) -> pc.Expression:
+    """Return the predicate that all criteria hold.
+
+    Parameters
+    ----------
+    **criteria
+        ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
+        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
+        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
+        the 1 and 0 of columns of numbers, and those the values of boolean columns. An empty list
+        selects no row. A float is compared in the dtype of a column of floats, as numpy 2 does: 0.1 is
+        the 0.1 of a column of float32. (float16 is compared as float32, of which no 0.1 is one of
+        float16's.) Columns of integers are compared exactly: to 1.5 or NaN none of them is equal.
+
+    Returns
+    -------
+    pyarrow.compute.Expression
+        To be given to `H5Dataset` and its like. It can be combined with others by ``&``, ``|`` and ``~``.
+
+    Raises
+    ------
+    PredicateError
+        If there is no criterion, or one of no kind above.
+
+    Notes
+    -----
+    Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
+    with NaN is false, so that ``~where(x=1)`` keeps NaN.
+    """
+    return reduce(and_, (each.expression for each in as_criteria(criteria)))
+
+
+def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
+    """Return what `where` is given, checked.
+
+    Raises
+    ------
+    PredicateError
+        As `where` does.
+    """
+    if not criteria:
+        raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
+    return [Criterion(name, wanted) for name, wanted in criteria.items()]
+
+
+def _expression(name: str, wanted: Any) -> pc.Expression:
+    column = pc.field(name)
+    if isinstance(wanted, Between):
+        ends = [] if wanted.low is None else [at_least(column, wanted.low)]
+        ends += [] if wanted.high is None else [at_most(column, wanted.high)]
+        return reduce(and_, ends)
+    if isinstance(wanted, Derived):
+        return pc.field(derived_name(name, wanted)) == True  # noqa: E712  an expression
+    if wanted is None:
+        return column.is_null()
+    values = _values(wanted)
+    if values is None:
+        value = _plain(wanted)
+        _check_scalar(
+            f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
+        )
+        return equals(column, value)
+    try:
+        is_plain = not pa.types.is_nested(_array(values).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
+        raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
+    if not is_plain:
+        raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
+    return one_of(column, values)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:  # pyarrow takes an integer for one of int64
+        return pa.array(values, pa.decimal128(20))
+
+
+def _values(wanted: Any) -> list[Any] | None:
+    """Return the values of a collection, or None if `wanted` is one value."""
+    if isinstance(wanted, (set, frozenset)):
+        wanted = sorted(wanted, key=repr)
+    if isinstance(wanted, np.ndarray) and wanted.ndim == 1:
+        wanted = list(wanted) if wanted.dtype.kind in "mM" else wanted.tolist()
+    if isinstance(wanted, (pa.Array, pa.ChunkedArray)):
+        wanted = wanted.to_pylist()
+    return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
+
+
+def _check_scalar(where: str, value: Any, expected: str) -> None:
+    try:
+        kind = _array([value]).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        kind = None
+    if kind is None or pa.types.is_nested(kind):
+        raise PredicateError(f"{where}: expected {expected}, found {type(value).__name__}")
+
+
+def _plain(value: Any) -> Any:
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        value = value.to_numpy()  # one of pandas, whose nanoseconds pyarrow leaves out
+    plain = value.item() if isinstance(value, np.generic) else value
+    # Of nanoseconds, which Python's times do not have, numpy makes bare integers.
+    return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain
+
+
+_PREFIX = "ray_h5:"
+
+
+def derived_name(column: str, criterion: Derived) -> str:
+    """Return the name of the virtual column that a criterion stands for."""
+    if isinstance(criterion, RowMask):
+        return _PREFIX + json.dumps(["row_mask", column])
+    return _PREFIX + json.dumps(["any_equal", column, criterion.value, criterion.valid])
+
+
+def parse_derived(name: str) -> tuple[str, Derived] | None:
+    """Return the column and the criterion that `derived_name` was given, or None for any other name."""
+    if not name.startswith(_PREFIX):
+        return None
+    kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
+    return column, RowMask() if kind == "row_mask" else AnyEqual(*rest)
+
+
+def read_for(name: str) -> list[str]:
+    """Return the columns that are read for one that a predicate names: for a virtual one, those it is computed from."""
+    derived = parse_derived(name)
+    if derived is None:
+        return [name]
+    column, criterion = derived
+    return [column] if criterion.reads is None else [column, criterion.reads]

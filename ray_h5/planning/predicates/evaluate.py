@@ -1,0 +1,162 @@
+"""A predicate, as a pyarrow expression -> the row ids that pass it."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.messages import no_column
+from ray_h5.planning.predicates.criteria import read_for
+from ray_h5.planning.schema import ColumnSpec
+
+_COMPARED = re.compile(r"(?:no kernel matching input types \(|type of values set: )(.*)")
+
+
+def as_expression(predicate: Any) -> pc.Expression:
+    """Return a predicate as an expression of pyarrow; those of Ray have one to give.
+
+    Raises
+    ------
+    OptionError
+        If it is no expression.
+    PredicateError
+        If it is one of Ray that pyarrow has none for, such as a function of Python.
+    """
+    try:
+        expression = predicate.to_pyarrow() if hasattr(predicate, "to_pyarrow") else predicate
+    except (TypeError, ValueError) as exc:
+        raise PredicateError(f"predicate: {exc}") from exc
+    if not isinstance(expression, pc.Expression):
+        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
+    return expression
+
+
+def fingerprint(expression: pc.Expression) -> bytes | None:
+    """Return bytes that are equal for two expressions only if they select the same rows of any column.
+
+    `Expression.equals` is too coarse for that: it takes -0.0 and 0.0 for equal, which `is_in` tells apart. None if
+    pyarrow cannot write the expression down.
+    """
+    try:
+        return hashlib.blake2b(pickle.dumps(expression, 5), digest_size=16).digest()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
+    """Raise unless a predicate can be evaluated on the columns that it names.
+
+    Raises
+    ------
+    PredicateError
+        If one holds an array a row.
+    """
+    for name in names:
+        if not columns[name].is_scalar:
+            raise no_scalar(name, columns[name].tensor_shape)
+
+
+def no_scalar(name: str, shape: tuple[int | None, ...]) -> PredicateError:
+    """Return the error for a column that holds an array a row."""
+    return PredicateError(
+        f"predicate: column {name!r} holds an array of shape {shape} a row; a predicate "
+        "compares one value a row. Choose rows in which a value occurs with "
+        f"where(**{{{name!r}: any_equal(value)}}), or by a value that you derive of each row: in Ray with "
+        "ds.map(...) and a filter behind it, in PyTorch with torch.utils.data.Subset."
+    )
+
+
+def check_there(names: Iterable[str], columns: Collection[str]) -> None:
+    """Raise unless all that is read for the columns that a predicate names is among `columns`.
+
+    Raises
+    ------
+    UnknownColumnError
+        If one is not there; the message lists near names.
+    """
+    for name in (each for named in names for each in read_for(named)):
+        if name not in columns:
+            raise UnknownColumnError(f"predicate: {no_column([name], columns)}")
+
+
+def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> np.ndarray:
+    """Return the rows that pass, as ascending int64 positions; `columns` are the arrays that the expression names.
+
+    A row passes where the expression is true: not where it is false and not where it is null.
+    Comparisons with NaN are false.
+    """
+    return np.flatnonzero(passing(expression, columns, num_rows).fill_null(False).to_numpy())
+
+
+def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> pa.ChunkedArray:
+    """Return for each row whether it passes; null where values are that decide it.
+
+    Raises
+    ------
+    PredicateError
+        If the columns cannot be compared so.
+    """
+    # A table without columns would have no rows; an expression such as a constant names none.
+    table = pa.table(columns or {"": pa.nulls(num_rows)})
+    try:
+        return _mask(expression, _comparable(table))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
+        raise PredicateError(
+            f"predicate: {expression} cannot be evaluated on {_types(table)}: {_said(exc, table)}"
+        ) from exc
+
+
+def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return what the expression gives for each row, without a copy of the columns of the rows that pass."""
+    source = Declaration("table_source", TableSourceNodeOptions(table))
+    project = Declaration("project", ProjectNodeOptions([expression], ["passes"]), [source])
+    found = project.to_table(use_threads=False)["passes"]  # threads would not keep the order
+    if not pa.types.is_boolean(found.type):
+        raise pa.ArrowTypeError(f"it gives {found.type}, and neither true nor false")
+    return found
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which values are compared, without a loss.
+
+    pyarrow compares no float16. To look values up in a column it casts them to the type of the column, which a
+    dictionary, or a decimal of few digits, refuses.
+    """
+    if pa.types.is_dictionary(kind):
+        return comparable_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        # With the digits of any integer of 64 bits; sums have one more.
+        return pa.decimal256(min(max(kind.precision, 20 + kind.scale), 75), kind.scale)
+    return pa.float32() if pa.types.is_float16(kind) else kind
+
+
+def _comparable(table: pa.Table) -> pa.Table:
+    kinds = [(field.name, comparable_type(field.type)) for field in table.schema]
+    return table.cast(pa.schema(kinds))
+
+
+def _types(table: pa.Table) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+
+
+def _said(error: Exception, table: pa.Table) -> str:
+    """Say why values cannot be compared: in our words where one of two is text, else in those of pyarrow."""
+    said = str(error).splitlines()[0]
+    compared = _COMPARED.search(said)
+    types = compared[1] if compared else ""
+    for kind in table.schema.types:
+        if types.startswith((f"{kind}, ", f"{kind} vs ")):
+            if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+                return f"{kind} is compared with text only; write '3' in place of 3"
+            if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and "string" in types:
+                return f"{kind} is compared with numbers only; write 10 in place of '10'"
+    return said

@@ -1,0 +1,146 @@
+"""Virtual columns: one boolean a row, computed from what a file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ray_h5.errors import PredicateError
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning.predicates.criteria import AnyEqual, Derived, RowMask
+from ray_h5.planning.schema import ColumnSpec
+
+_PIECE_BYTES = 16 << 20
+
+
+class Steps(NamedTuple):
+    """What `any_equal` needs to know of a column."""
+
+    name: str
+    kind: str
+    row_shape: tuple[int, ...]
+
+
+def derived_spec(name: str) -> ColumnSpec:
+    """Return the spec of a virtual column."""
+    return ColumnSpec(name, "bool", np.dtype(bool), ())
+
+
+def compute(reader: RowReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
+    """Return a virtual column of one file: bool of shape (num_rows,).
+
+    Raises
+    ------
+    PredicateError
+        If the columns it is computed from do not have the shapes that it needs.
+    """
+    if isinstance(criterion, RowMask):
+        return _row_mask(reader, num_rows, column)
+    return _any_equal(reader, num_rows, column, criterion)
+
+
+def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:
+    """Return for each row of an array in memory whether a value occurs in it: what `compute` does for a file.
+
+    Raises
+    ------
+    PredicateError
+        As `compute` does.
+    """
+    steps = Steps(column, _kind(values), values.shape[1:])
+    other = None if valid is None else Steps(criterion.valid or "", _kind(valid), valid.shape[1:])
+    _check_shapes("", steps, other, criterion)
+    return _occurs(values, valid, criterion.value)
+
+
+def _kind(values: np.ndarray) -> str:
+    return "number" if values.dtype.kind in "biuf" else str(values.dtype)
+
+
+def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
+    names = [column] if criterion.valid is None else [column, criterion.valid]
+    layouts = reader.find(names)
+    steps = {name: Steps(name, layout.kind, layout.row_shape) for name, layout in layouts.items()}
+    _check_shapes(f"{reader.path}: ", steps[column], steps.get(criterion.valid or ""), criterion)
+    for layout in layouts.values():
+        if layout.num_rows != num_rows:
+            raise PredicateError(
+                f"{reader.path}: any_equal: column {layout.name!r} has {layout.num_rows} rows, the others {num_rows}"
+            )
+    found = np.empty(num_rows, bool)
+    for piece in _pieces(num_rows, list(layouts.values())):
+        arrays = reader.read(names, piece)
+        found[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
+    return found
+
+
+def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
+    values, valid = _by_step(values), None if valid is None else _by_step(valid)
+    with np.errstate(over="ignore"):  # what is too large for the dtype is infinite in it
+        hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
+    if valid is not None:
+        hits = hits & (valid > 0)
+    return hits.any(axis=1) if hits.ndim == 2 else hits
+
+
+def _by_step(values: np.ndarray) -> np.ndarray:
+    return values.reshape(len(values), *_step_shape(values.shape[1:]))
+
+
+def _step_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a row whose time steps may each be a vector of one number: ids, and not one-hot."""
+    return shape[:1] if shape[1:] == (1,) else shape
+
+
+def _check_shapes(where: str, column: Steps, valid: Steps | None, criterion: AnyEqual) -> None:
+    shape = _step_shape(column.row_shape)
+    where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
+    if column.kind not in {"number", "bool"} or len(shape) > 2:
+        raise PredicateError(
+            f"{where} holds {column.kind} values of shape {shape} a row; expected numbers of shape (T,), or one-hot "
+            "of shape (T, C)"
+        )
+    if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
+        raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
+    if valid is not None and (_step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):
+        raise PredicateError(
+            f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {valid.name!r}, found "
+            f"{valid.kind} values of shape {valid.row_shape}"
+        )
+
+
+def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
+    layout = reader.find([column])[column]
+    where = f"{reader.path}: row_mask: {column!r}"
+    if layout.row_shape or layout.dtype.kind not in "biu":
+        raise PredicateError(
+            f"{where} holds {layout.dtype} values of shape {layout.row_shape}; expected a boolean a row, or row numbers"
+        )
+    values = reader.read([column])[column]
+    if layout.kind == "bool":
+        if len(values) != num_rows:
+            raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {num_rows} rows")
+        return values.astype(bool)
+    outside = values[(values < 0) | (values >= num_rows)]
+    if len(outside):
+        raise PredicateError(f"{where} lists row {outside[0]}; the file has {num_rows} rows")
+    found = np.zeros(num_rows, bool)
+    found[values.astype(np.int64)] = True
+    if np.count_nonzero(found) != len(values):
+        raise PredicateError(
+            f"{where} lists a row more than once; expected row numbers, each once. If its 0 and 1 say which rows to "
+            f"take, choose them with where(**{{{column!r}: 1}})."
+        )
+    return found
+
+
+def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
+    widest = max(layouts, key=lambda layout: layout.row_bytes)
+    rows = _PIECE_BYTES // max(sum(layout.row_bytes for layout in layouts), 1)
+    # Whole chunks: one that is cut would be decoded for each piece.
+    step = max(1, -(-rows // widest.chunk_rows)) * widest.chunk_rows
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))
