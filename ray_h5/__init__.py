@@ -21,17 +21,22 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.predicates import kfold, where
     from ray_h5.ray_data.preprocessors import Standardize
     from ray_h5.ray_data.train import data_config, train_batches
-    from ray_h5.torch_data.combined import CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.lazy import H5LazyDataset, h5_worker_init_fn
+    from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor
+    from ray_h5.torch_data.compat.optimized import create_optimized_dataloader
+    from ray_h5.torch_data.compat.rank_cached import DistributedError, RankMemCachedH5Dataset
+    from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
+    from ray_h5.torch_data.compat.wrappers import (
+        WorkerSafeAugmentedDataset,
+        WorkerSafeStandardizedDataset,
+        worker_init_fn,
+    )
     from ray_h5.torch_data.dataset import H5Dataset
-    from ray_h5.torch_data.factory import OptimalDataLoaderFactory
-    from ray_h5.torch_data.lazy import H5LazyDataset, h5_worker_init_fn
-    from ray_h5.torch_data.loaders import H5DataLoader, create_optimized_dataloader, loader
-    from ray_h5.torch_data.monitor import DataLoaderPerformanceMonitor
-    from ray_h5.torch_data.rank_cached import DistributedError, RankMemCachedH5Dataset
+    from ray_h5.torch_data.loader import H5DataLoader, loader
+    from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
-    from ray_h5.torch_data.samples import Sample
-    from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
-    from ray_h5.torch_data.wrappers import WorkerSafeAugmentedDataset, WorkerSafeStandardizedDataset, worker_init_fn
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
@@ -39,45 +44,45 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CombinedHDF5Dataset": "ray_h5.torch_data.combined",
-    "DataLoaderPerformanceMonitor": "ray_h5.torch_data.monitor",
-    "DistributedError": "ray_h5.torch_data.rank_cached",
+    "CombinedHDF5Dataset": "ray_h5.torch_data.compat.combined",
+    "DataLoaderPerformanceMonitor": "ray_h5.torch_data.compat.monitor",
+    "DistributedError": "ray_h5.torch_data.compat.rank_cached",
     "EpochShuffleSampler": "ray_h5.torch_data.samplers",
     "GaussianNoise": "ray_h5.transforms.noise",
-    "H5DataLoader": "ray_h5.torch_data.loaders",
+    "H5DataLoader": "ray_h5.torch_data.loader",
     "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasource": "ray_h5.ray_data.datasource",
-    "H5LazyDataset": "ray_h5.torch_data.lazy",
-    "OptimalDataLoaderFactory": "ray_h5.torch_data.factory",
+    "H5LazyDataset": "ray_h5.torch_data.compat.lazy",
+    "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.factory",
     "OrderBatchSampler": "ray_h5.torch_data.samplers",
     "OrderSampler": "ray_h5.torch_data.samplers",
     "Position": "ray_h5.planning.epoch.position",
-    "RankMemCachedH5Dataset": "ray_h5.torch_data.rank_cached",
+    "RankMemCachedH5Dataset": "ray_h5.torch_data.compat.rank_cached",
     "RayH5Error": "ray_h5.errors",
     "RowReader": "ray_h5.hdf5.reader",
-    "Sample": "ray_h5.torch_data.samples",
+    "Sample": "ray_h5.torch_data.reading.samples",
     "Shuffle": "ray_h5.planning.epoch.shuffle",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessors",
-    "WorkerSafeAugmentedDataset": "ray_h5.torch_data.wrappers",
-    "WorkerSafeStandardizedDataset": "ray_h5.torch_data.wrappers",
-    "_balanced_contiguous_shard": "ray_h5.torch_data.shards",
-    "_interleaved_indices": "ray_h5.torch_data.shards",
+    "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
+    "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
+    "_balanced_contiguous_shard": "ray_h5.torch_data.compat.shards",
+    "_interleaved_indices": "ray_h5.torch_data.compat.shards",
     "any_equal": "ray_h5.planning.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.defaults",
     "between": "ray_h5.planning.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
-    "create_optimized_dataloader": "ray_h5.torch_data.loaders",
+    "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
     "data_config": "ray_h5.ray_data.train",
-    "h5_worker_init_fn": "ray_h5.torch_data.lazy",
+    "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
-    "loader": "ray_h5.torch_data.loaders",
+    "loader": "ray_h5.torch_data.loader",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.train",
     "where": "ray_h5.ray_data.predicates",
-    "worker_init_fn": "ray_h5.torch_data.wrappers",
+    "worker_init_fn": "ray_h5.torch_data.compat.wrappers",
 }
 
 __all__ = [

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
-    from ray_h5.torch_data.combined import CombinedHDF5Dataset
-    from ray_h5.torch_data.dataset import H5Dataset
-    from ray_h5.torch_data.factory import OptimalDataLoaderFactory
-    from ray_h5.torch_data.folds import kfold
-    from ray_h5.torch_data.lazy import H5LazyDataset, h5_worker_init_fn
-    from ray_h5.torch_data.loaders import create_optimized_dataloader, loader
-    from ray_h5.torch_data.monitor import DataLoaderPerformanceMonitor
-    from ray_h5.torch_data.rank_cached import DistributedError, RankMemCachedH5Dataset
-    from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
-    from ray_h5.torch_data.samples import Sample
-    from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
-    from ray_h5.torch_data.threaded import H5DataLoader
-    from ray_h5.torch_data.wrappers import (
+    from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.lazy import H5LazyDataset, h5_worker_init_fn
+    from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor
+    from ray_h5.torch_data.compat.optimized import create_optimized_dataloader
+    from ray_h5.torch_data.compat.rank_cached import DistributedError, RankMemCachedH5Dataset
+    from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
+    from ray_h5.torch_data.compat.wrappers import (
         WorkerSafeAugmentedDataset,
         WorkerSafeStandardizedDataset,
         worker_init_fn,
     )
+    from ray_h5.torch_data.dataset import H5Dataset
+    from ray_h5.torch_data.kfold import kfold
+    from ray_h5.torch_data.loader import H5DataLoader, loader
+    from ray_h5.torch_data.reading.samples import Sample
+    from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
 
 __all__ = [
     "CombinedHDF5Dataset",
@@ -66,38 +66,38 @@ _NAMES = {
         "row_mask",
         "where",
     ),
-    "torch_data.combined": ("CombinedHDF5Dataset",),
-    "torch_data.dataset": ("H5Dataset",),
-    "torch_data.factory": ("OptimalDataLoaderFactory",),
-    "torch_data.folds": ("kfold",),
-    "torch_data.lazy": (
+    "torch_data.compat.combined": ("CombinedHDF5Dataset",),
+    "torch_data.compat.factory": ("OptimalDataLoaderFactory",),
+    "torch_data.compat.lazy": (
         "H5LazyDataset",
         "h5_worker_init_fn",
     ),
-    "torch_data.loaders": (
-        "create_optimized_dataloader",
-        "loader",
-    ),
-    "torch_data.monitor": ("DataLoaderPerformanceMonitor",),
-    "torch_data.rank_cached": (
+    "torch_data.compat.monitor": ("DataLoaderPerformanceMonitor",),
+    "torch_data.compat.optimized": ("create_optimized_dataloader",),
+    "torch_data.compat.rank_cached": (
         "DistributedError",
         "RankMemCachedH5Dataset",
     ),
+    "torch_data.compat.shards": (
+        "_balanced_contiguous_shard",
+        "_interleaved_indices",
+    ),
+    "torch_data.compat.wrappers": (
+        "WorkerSafeAugmentedDataset",
+        "WorkerSafeStandardizedDataset",
+        "worker_init_fn",
+    ),
+    "torch_data.dataset": ("H5Dataset",),
+    "torch_data.kfold": ("kfold",),
+    "torch_data.loader": (
+        "H5DataLoader",
+        "loader",
+    ),
+    "torch_data.reading.samples": ("Sample",),
     "torch_data.samplers": (
         "EpochShuffleSampler",
         "OrderBatchSampler",
         "OrderSampler",
-    ),
-    "torch_data.samples": ("Sample",),
-    "torch_data.shards": (
-        "_balanced_contiguous_shard",
-        "_interleaved_indices",
-    ),
-    "torch_data.threaded": ("H5DataLoader",),
-    "torch_data.wrappers": (
-        "WorkerSafeAugmentedDataset",
-        "WorkerSafeStandardizedDataset",
-        "worker_init_fn",
     ),
 }
 _HOMES = {name: f"ray_h5.{home}" for home, names in _NAMES.items() for name in names}

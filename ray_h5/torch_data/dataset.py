@@ -23,12 +23,11 @@ from ray_h5.planning.index.select import select
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.schema import Cast
-from ray_h5.torch_data.batched import BatchedDataset, Many
-from ray_h5.torch_data.cache import SampleCache
-from ray_h5.torch_data.indices import check_index, check_indices
-from ray_h5.torch_data.rows import RowSource
-from ray_h5.torch_data.samples import Sample, batch_of, sample_of
-from ray_h5.torch_data.tensors import to_torch
+from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.reading.row_source import RowSource
+from ray_h5.torch_data.reading.sample_cache import SampleCache
+from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of
+from ray_h5.torch_data.reading.tensors import to_torch
 
 Transform = Callable[[Any], Any]
 

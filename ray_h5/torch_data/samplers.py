@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
@@ -12,12 +13,36 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.order import Order
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.torch_data.order import ShuffleLike, order_of
+from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
-from ray_h5.torch_data.walk import State, Steps, Walk
+from ray_h5.torch_data.sampler_state import State, Steps, Walk
+
+ShuffleLike = bool | str | Shuffle | None
+"""What a user may say of shuffling."""
+
+
+def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Order:
+    """Return the order in which the samples of a dataset come.
+
+    An `H5Dataset` knows its files and chunks, and has the order that Ray has. Of anything else only
+    the length is known; it is shuffled by sample.
+    """
+    if isinstance(dataset, Sampler):
+        raise OptionError(
+            f"expected a dataset, found a {type(dataset).__name__}. Samplers of ray_h5 split an epoch over the ranks "
+            "themselves. If a framework put it in, switch that off: in lightning by "
+            "Trainer(use_distributed_sampler=False)"
+        )
+    wanted = as_shuffle(shuffle, seed)
+    if hasattr(dataset, "epoch_order"):
+        return cast("Order", dataset.epoch_order(wanted))
+    if wanted is not None and wanted.unit not in ("auto", "rows"):
+        raise OptionError(f"shuffle={wanted.unit!r}: only an H5Dataset knows its {wanted.unit}; use 'rows'")
+    return Order(len(dataset), wanted and replace(wanted, unit="rows", window_rows=None))
+
 
 _Batch = TypeVar("_Batch")
+
 
 _WINDOW = 1 << 14
 """Indices that are worked out at a time."""

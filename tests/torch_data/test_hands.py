@@ -23,10 +23,10 @@ from ray_h5.torch_data import (
     WorkerSafeStandardizedDataset,
     create_optimized_dataloader,
     loader,
-    transport,
 )
-from ray_h5.torch_data.tensors import tensor_over
-from ray_h5.torch_data.threaded import H5DataLoader
+from ray_h5.torch_data.loader import H5DataLoader
+from ray_h5.torch_data.reading import shared_memory
+from ray_h5.torch_data.reading.tensors import tensor_over
 
 ROWS = 40
 CONTEXT = "fork"
@@ -190,9 +190,9 @@ def test_memory_of_workers_that_ended_is_given_back(path):
     batches = DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=2)
     for batch in batches:  # noqa: B007  the last one is held
         pass
-    assert any(transport._pools)
+    assert any(shared_memory._pools)
     del batch
-    assert not [key for key in transport._pools if not transport._is_running(key[0])]
+    assert not [key for key in shared_memory._pools if not shared_memory._is_running(key[0])]
 
 
 # Subclasses and transforms -----------------------------------------------------------------------

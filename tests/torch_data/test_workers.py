@@ -17,8 +17,8 @@ from ray_h5.torch_data import (
     h5_worker_init_fn,
     worker_init_fn,
 )
-from ray_h5.torch_data.monitor import resident_bytes
-from ray_h5.torch_data.transport import unpack
+from ray_h5.torch_data.compat.monitor import resident_bytes
+from ray_h5.torch_data.reading.shared_memory import unpack
 
 from .conftest import ids_of
 
@@ -142,6 +142,8 @@ def test_a_batch_that_went_astray_is_an_error_and_no_crash():
 def test_what_is_kept_is_bounded_for_all_workers_together(files, monkeypatch):
     dataset = CombinedHDF5Dataset(files, kept_bytes=60 * CombinedHDF5Dataset(files).row_bytes)
     assert dataset._source.keeps_all
-    monkeypatch.setattr("ray_h5.torch_data.kept.get_worker_info", lambda: type("Info", (), {"num_workers": 2}))
+    monkeypatch.setattr(
+        "ray_h5.torch_data.reading.row_cache.get_worker_info", lambda: type("Info", (), {"num_workers": 2})
+    )
     dataset.clear_cache()
     assert not dataset._source.keeps_all

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
+from ray_h5.torch_data.compat.wrappers import worker_init_fn
 from ray_h5.torch_data.machine import free_shared_memory, usable_cpus
-from ray_h5.torch_data.wrappers import worker_init_fn
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.buffers import empty
-from ray_h5.torch_data.tensors import new_shared, owner_of
+from ray_h5.torch_data.reading.tensors import new_shared, owner_of
 
 _SLOTS = 6
 """Two batches on their way (DataLoader's prefetch factor), one in use, one being read, and two to spare."""

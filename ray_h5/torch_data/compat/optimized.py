@@ -1,120 +1,24 @@
-"""Loaders made in one call."""
+"""`create_optimized_dataloader`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
-from ray_h5.torch_data.combined import CombinedHDF5Dataset
-from ray_h5.torch_data.dataset import H5Dataset, check_options
+from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
+from ray_h5.torch_data.loader import H5DataLoader
 from ray_h5.torch_data.machine import usable_cpus
-from ray_h5.torch_data.order import ShuffleLike
 from ray_h5.torch_data.samplers import OrderSampler
-from ray_h5.torch_data.threaded import H5DataLoader
-
-__all__ = ["H5DataLoader", "create_optimized_dataloader", "loader"]
-
-logger = logging.getLogger(__name__)
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
+
+
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
-
-_INSTEAD = {
-    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
-    "DataLoader(H5Dataset(paths), num_workers=2)."
-}
-
-
-def loader(
-    source: H5Dataset | PathLike | Sequence[PathLike],
-    batch_size: int = 64,
-    *,
-    shuffle: ShuffleLike = True,
-    seed: int | None = 0,
-    rank: int | None = None,
-    world_size: int | None = None,
-    drop_last: bool = False,
-    threads: int | None = None,
-    pin_memory: bool = False,
-    collate_fn: Callable[[Sequence[Any]], Any] | None = None,
-    **options: Any,
-) -> H5DataLoader:
-    """Return a loader that reads in threads of this process, several batches at a time.
-
-    Parameters
-    ----------
-    source : H5Dataset, or paths
-        What is read.
-    batch_size : int
-        Samples of a batch, on each rank.
-    shuffle, seed, rank, world_size
-        As in `OrderSampler`.
-    drop_last : bool
-        Leave out what does not fill a batch on each rank.
-    threads : int, optional
-        Threads that read; by default two, or one where this process has one CPU.
-    pin_memory : bool
-        Read into pinned memory, if there is a CUDA device.
-    collate_fn : callable, optional
-        Makes a batch of a list of samples.
-    **options
-        Of `H5Dataset`, if `source` is paths: ``columns``, ``predicate``, ``transform`` ...
-
-    Returns
-    -------
-    H5DataLoader
-        Yields dicts of tensors, whose entries are attributes too. ``set_epoch``, ``state_dict`` and
-        ``load_state_dict`` are those of its sampler.
-
-    Examples
-    --------
-    >>> batches = loader("data/*.h5", 64, columns=["signal", "label"])  # doctest: +SKIP
-    >>> for epoch in range(3):  # doctest: +SKIP
-    ...     batches.set_epoch(epoch)
-    ...     for batch in batches:
-    ...         train(batch.signal, batch.label)
-    """
-    batch_size = as_integer("batch_size", batch_size, 1)
-    check_options("loader", options, loader, H5Dataset, instead=_INSTEAD)
-    if isinstance(source, H5Dataset):
-        if options:
-            raise OptionError(f"{', '.join(options)}: the dataset is made already; give it these")
-        dataset = source
-    else:
-        dataset = H5Dataset(source, **options)
-    sampler = OrderSampler(
-        dataset,
-        shuffle=shuffle,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        drop_last=drop_last,
-        stretch=batch_size,
-    )
-    # By name: a framework that makes the loader again puts in some of these by name.
-    made = H5DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        threads=min(2, usable_cpus()) if threads is None else threads,
-        drop_last=drop_last,
-        pin_memory=pin_memory,
-        collate_fn=collate_fn,
-    )
-    if not len(made):
-        logger.warning(
-            "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
-            len(dataset),
-            batch_size,
-        )
-    return made
 
 
 def create_optimized_dataloader(

@@ -127,7 +127,7 @@ def test_the_worker_init_function_lets_go_of_what_was_inherited(pairs, monkeypat
     dataset[0]
     wrapped = torch.utils.data.Subset(dataset, [1, 2])
     info = type("Info", (), {"dataset": wrapped})
-    monkeypatch.setattr("ray_h5.torch_data.lazy.get_worker_info", lambda: info)
+    monkeypatch.setattr("ray_h5.torch_data.compat.lazy.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
     assert dataset._reader is None
 
@@ -202,7 +202,7 @@ def test_the_worker_init_function_finds_all_datasets_below(pairs, monkeypatch, p
     parts = [H5LazyDataset(pairs, "images"), H5LazyDataset(pairs, "labels")]
     assert [len(part[0].shape) for part in parts] == [2, 0]
     info = type("Info", (), {"dataset": torch.utils.data.Subset(put_together(parts), [1, 2])})
-    monkeypatch.setattr("ray_h5.torch_data.lazy.get_worker_info", lambda: info)
+    monkeypatch.setattr("ray_h5.torch_data.compat.lazy.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
     assert [part._reader for part in parts] == [None, None]
 

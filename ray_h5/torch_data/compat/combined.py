@@ -19,8 +19,8 @@ from ray_h5.planning.predicates.criteria import any_equal, between, where
 from ray_h5.planning.predicates.evaluate import evaluate
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.torch_data.dataset import H5Dataset, check_options
-from ray_h5.torch_data.rows import RowSource
-from ray_h5.torch_data.samples import Sample
+from ray_h5.torch_data.reading.row_source import RowSource
+from ray_h5.torch_data.reading.samples import Sample
 
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"

@@ -13,10 +13,8 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.torch_data.batched import BatchedDataset, Many
-from ray_h5.torch_data.indices import check_index, check_indices
-from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
-from ray_h5.torch_data.pairs import (
+from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
@@ -28,9 +26,10 @@ from ray_h5.torch_data.pairs import (
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.samples import Pair, batch_of, pair_of
-from ray_h5.torch_data.tensors import as_python, to_torch
-from ray_h5.torch_data.transport import new_arrays
+from ray_h5.torch_data.reading.row_cache import KeptRows, check_kept, fitting, share_of
+from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.reading.shared_memory import new_arrays
+from ray_h5.torch_data.reading.tensors import as_python, to_torch
 
 
 class H5LazyDataset(BatchedDataset):

@@ -16,8 +16,8 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.torch_data.indices import check_index
-from ray_h5.torch_data.transport import pack, slot_of, unpack
+from ray_h5.torch_data.batched import check_index
+from ray_h5.torch_data.reading.shared_memory import pack, slot_of, unpack
 
 _MAX_LISTED = 5
 

@@ -15,7 +15,7 @@ from ray_h5.hdf5.metadata.dtypes import as_dtype
 from ray_h5.hdf5.metadata.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.schema import has_long_double
-from ray_h5.torch_data.samples import Pair
+from ray_h5.torch_data.reading.samples import Pair
 
 Transform = Callable[[Any], Any]
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from ray_h5.planning.index.file_facts import Scope
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, kept, loader, rows
-from ray_h5.torch_data.cache import SampleCache
-from ray_h5.torch_data.kept import read_alone, take_rows
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
+from ray_h5.torch_data.reading import row_cache, row_source
+from ray_h5.torch_data.reading.row_cache import read_alone, take_rows
+from ray_h5.torch_data.reading.sample_cache import SampleCache
 
 DTYPES = [
     "?",
@@ -40,45 +41,45 @@ DTYPES = [
     shape=st.lists(st.integers(0, 5), max_size=2),
     rows=st.lists(st.integers(0, 6), max_size=9),
 )
-def test_rows_are_taken_as_numpy_takes_them(dtype, shape, rows):
+def test_rows_are_taken_as_numpy_takes_them(dtype, shape, row_source):
     dtype = np.dtype(dtype)
     count = 7 * int(np.prod(shape))
     held = np.random.default_rng(0).integers(0, 2 if dtype == "?" else 256, count * dtype.itemsize, np.uint8)
     held = held.view(dtype).reshape(7, *shape) if count else np.zeros((7, *shape), dtype)
-    wanted = np.array(rows, np.int64)
+    wanted = np.array(row_source, np.int64)
     with pytest.MonkeyPatch.context() as patch:
         for least in (1, 1 << 40):
-            patch.setattr(kept, "_TOGETHER_BYTES", least)
-            out = np.zeros((len(rows), *shape), dtype)
+            patch.setattr(row_cache, "_TOGETHER_BYTES", least)
+            out = np.zeros((len(row_source), *shape), dtype)
             take_rows(held, wanted, out)
             assert out.tobytes() == held[wanted].tobytes()
 
 
 @pytest.mark.parametrize("least", [1, 1 << 40])
 def test_rows_are_taken_into_what_numpy_fills_and_nothing_else(monkeypatch, least):
-    monkeypatch.setattr(kept, "_TOGETHER_BYTES", least)
+    monkeypatch.setattr(row_cache, "_TOGETHER_BYTES", least)
     held, rows = np.arange(24, dtype="i4").reshape(4, 6), np.array([3, 0])
     every_other, read_only = np.zeros((2, 12), "i4")[:, ::2], np.zeros((2, 6), "i4")
-    take_rows(held, rows, every_other)
+    take_rows(held, row_source, every_other)
     assert np.array_equal(every_other, held[rows])
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match=r"read-only|not writeable"):
-        take_rows(held, rows, read_only)
+        take_rows(held, row_source, read_only)
     assert not read_only.any()
     with pytest.raises(TypeError, match="Cannot cast"):
-        take_rows(held, rows, np.zeros((2, 6), "f4"))  # of the same size
+        take_rows(held, row_source, np.zeros((2, 6), "f4"))  # of the same size
 
 
 @pytest.fixture
 def selections(monkeypatch):
-    """The threads in which torch took rows."""
+    """The threads in which torch took row_source."""
     threads, select = [], torch.index_select
 
     def noted(*args, **options):
         threads.append(threading.current_thread().name)
         return select(*args, **options)
 
-    monkeypatch.setattr(kept, "_TOGETHER_BYTES", 1)
+    monkeypatch.setattr(row_cache, "_TOGETHER_BYTES", 1)
     monkeypatch.setattr(torch, "index_select", noted)
     return threads
 
@@ -93,7 +94,7 @@ def test_threads_that_read_ahead_take_rows_by_themselves(files, selections):
 
 
 def test_no_more_states_of_files_are_held_than_said(files, monkeypatch):
-    monkeypatch.setattr(rows, "_MOST_STATES", 1)
+    monkeypatch.setattr(row_source, "_MOST_STATES", 1)
     dataset = CombinedHDF5Dataset(files, ["epoch"])
     for _ in range(2):
         assert dataset[:]["epoch"].tolist() == [*range(30), *range(30)]
@@ -139,12 +140,12 @@ def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
 
 
 def test_read_alone_holds_for_one_thread(selections):
-    held, rows, out = np.arange(12.0).reshape(4, 3), np.array([3, 0]), np.empty((2, 3))
-    thread = threading.Thread(target=lambda: (read_alone(), take_rows(held, rows, out)))
+    held, row_source, out = np.arange(12.0).reshape(4, 3), np.array([3, 0]), np.empty((2, 3))
+    thread = threading.Thread(target=lambda: (read_alone(), take_rows(held, row_source, out)))
     thread.start()
     thread.join()
     assert (selections, out.tolist()) == ([], [[9, 10, 11], [0, 1, 2]])
-    take_rows(held, rows, out)
+    take_rows(held, row_source, out)
     assert len(selections) == 1
 
 
@@ -152,15 +153,15 @@ FORKS = """
 import os
 import numpy as np
 import torch
-from ray_h5.torch_data.kept import take_rows
+from ray_h5.torch_data.reading.row_cache import take_rows
 
 torch.set_num_threads(2)
 held, rows = np.arange(4 << 20, dtype=np.float64).reshape(512, -1), np.arange(0, 512, 2)
 out = np.empty((256, held.shape[1]))
-take_rows(held, rows, out)  # OpenMP has its threads now
+take_rows(held, row_source, out)  # OpenMP has its threads now
 out[:] = 0
 pid = os.fork()
-take_rows(held, rows, out)
+take_rows(held, row_source, out)
 assert np.array_equal(out, held[rows])
 if pid:
     assert os.waitpid(pid, 0)[1] == 0

@@ -12,11 +12,8 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.torch_data.batched import BatchedDataset, Many
-from ray_h5.torch_data.indices import check_index, check_indices
-from ray_h5.torch_data.kept import take_rows
-from ray_h5.torch_data.machine import usable_cpus
-from ray_h5.torch_data.pairs import (
+from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
@@ -28,10 +25,12 @@ from ray_h5.torch_data.pairs import (
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.samples import Pair, batch_of, pair_of
-from ray_h5.torch_data.shards import _balanced_contiguous_shard, _interleaved_indices
-from ray_h5.torch_data.tensors import new_shared, tensor_over
-from ray_h5.torch_data.transport import new_arrays
+from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
+from ray_h5.torch_data.machine import usable_cpus
+from ray_h5.torch_data.reading.row_cache import take_rows
+from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.reading.shared_memory import new_arrays
+from ray_h5.torch_data.reading.tensors import new_shared, tensor_over
 
 MODES = ("contiguous", "interleave")
 

@@ -9,9 +9,9 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Tenso
 
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler, machine
-from ray_h5.torch_data import factory as home
-from ray_h5.torch_data.factory import Machine
-from ray_h5.torch_data.wrappers import worker_init_fn
+from ray_h5.torch_data.compat import factory as home
+from ray_h5.torch_data.compat.factory import Machine
+from ray_h5.torch_data.compat.wrappers import worker_init_fn
 
 config = OptimalDataLoaderFactory.get_optimal_config
 DATA = TensorDataset(torch.arange(103.0), torch.arange(103))
@@ -52,7 +52,7 @@ def test_pinning_needs_a_gpu():
 
 
 def test_it_logs_what_it_chose_and_why(caplog):
-    with caplog.at_level(logging.INFO, "ray_h5.torch_data.factory"):
+    with caplog.at_level(logging.INFO, "ray_h5.torch_data.compat.factory"):
         config(50, machine=Machine(8, False))
     assert "4 workers for 50 samples, each only read" in caplog.text or "4 workers for 50 samples" in caplog.text
 
@@ -103,7 +103,7 @@ class TestLoaders:
         assert len(list(OptimalDataLoaderFactory.create_training_loader(small, 10))) == 1
 
     def test_tuning_measures(self, caplog):
-        with caplog.at_level(logging.INFO, "ray_h5.torch_data.factory"):
+        with caplog.at_level(logging.INFO, "ray_h5.torch_data.compat.factory"):
             loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, tune=True, num_workers=1)
         said = re.search(
             r"tuned: (\d) workers; batches a second by number of workers: 0: ([\d.]+), 1: ([\d.]+)", caplog.text

@@ -15,8 +15,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
-
-from .conftest import ids_of, write_signals
+from tests.torch_data.conftest import ids_of, write_signals
 
 ALL = list(range(60))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.options import as_integer
-from ray_h5.torch_data.kept import take_rows
+from ray_h5.torch_data.reading.row_cache import take_rows
 
 
 class SampleCache:

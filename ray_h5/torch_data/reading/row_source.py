@@ -15,8 +15,8 @@ from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan, by_file
-from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, is_as_kept, share_of
-from ray_h5.torch_data.transport import new_arrays
+from ray_h5.torch_data.reading.row_cache import KeptRows, check_kept, fitting, is_as_kept, share_of
+from ray_h5.torch_data.reading.shared_memory import new_arrays
 
 KEPT_BYTES_A_FILE = 128 << 20
 MOST_KEPT_BYTES = 512 << 20
