@@ -53,7 +53,7 @@ class BenchOptions:
 
 def _bench(module: str, name: str) -> Callable[[BenchOptions], list[Result]]:
     def run(options: BenchOptions) -> list[Result]:
-        return list(getattr(import_module(f"ray_h5.bench.{module}"), f"bench_{name}")(options))
+        return list(getattr(import_module(f"ray_h5.bench.cases.{module}"), f"bench_{name}")(options))
 
     return run
 

@@ -29,8 +29,8 @@ import h5py
 import torch
 from torch.utils.data import DataLoader
 
+from ray_h5.bench.baselines.torch_loaders import lazy_loader, plain_loader
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.bench.torch_baselines import lazy_loader, plain_loader
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.torch_data import (

@@ -15,10 +15,10 @@ import ray
 import ray.data
 
 import ray_h5
+from ray_h5.bench.baselines.ray_reads import ray_naive, ray_parquet, write_parquet
+from ray_h5.bench.baselines.torch_loaders import plain_loader
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.bench.ray_baselines import ray_naive, ray_parquet, write_parquet
 from ray_h5.bench.session import ray_session
-from ray_h5.bench.torch_baselines import plain_loader
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, cached_folder, make_workload
 

@@ -24,7 +24,7 @@ import h5py
 import hdf5plugin  # noqa: F401  lets h5py read what the baselines are measured on
 import numpy as np
 
-from ray_h5.bench.baselines import (
+from ray_h5.bench.baselines.h5py_reads import (
     chunk_decoders,
     empty_columns,
     h5py_bulk,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ray_h5.bench import BenchOptions
-    from ray_h5.bench.baselines import Arrays, Rows
+    from ray_h5.bench.baselines.h5py_reads import Arrays, Rows
 
 __all__ = ["bench_read"]
 
