@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Value]):
+class LRU(Generic[Value]):
     """The values used last, by their keys; for the life of the process.
 
     Parameters

@@ -17,7 +17,7 @@ from ray_h5.inspect import add_inspect
 from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 
 GOLDEN = """\
 a.h5: ?, 6 columns
@@ -80,7 +80,7 @@ def command(*argv):
 
 
 def test_text(path):
-    report = inspect_files(Files.of([path]))
+    report = inspect_files(FileOptions.of([path]))
     head, *lines = to_text(report).replace(path, "a.h5").splitlines()
     expected_head, *expected = GOLDEN.splitlines()
     assert head.split(": ")[0] == expected_head.split(": ")[0]
@@ -120,9 +120,9 @@ def test_several_files(path, other, tmp_path, capsys):
     assert "1 have the columns of the first" in shown
     assert "1 files cannot be opened:\n  " + str(tmp_path / "c.h5") + ": NotHDF5Error" in shown
     assert "read_h5 refuses this:\n  SchemaMismatchError: 1 of 2 files" in shown
-    report = inspect_files(Files.of([path, other]))
+    report = inspect_files(FileOptions.of([path, other]))
     assert (report.delivery, report.problem.error, report.ok) == (None, "SchemaMismatchError", False)
-    alike = inspect_files(replace(Files.of([other]), paths=[other, other]))
+    alike = inspect_files(replace(FileOptions.of([other]), paths=[other, other]))
     assert alike.ok
     assert alike.delivery.rows == 10
 
@@ -375,7 +375,7 @@ def test_a_shuffle_is_told_where_it_is_asked_for(other, capsys):
 
 
 def test_the_report_is_plain(path):
-    assert json.loads(json.dumps(to_dict(inspect_files(Files.of([path])))))["ok"]
+    assert json.loads(json.dumps(to_dict(inspect_files(FileOptions.of([path])))))["ok"]
 
 
 def test_the_command_imports_no_more_than_it_needs():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ray_h5.lru import Recent
+from ray_h5.lru import LRU
 
 
 def keep(kept, key, value):
@@ -13,7 +13,7 @@ def keep(kept, key, value):
 
 
 def test_those_used_last_are_kept():
-    kept = Recent(2)
+    kept = LRU(2)
     keep(kept, "a", 1)
     keep(kept, "b", 2)
     assert kept.get("a") == 1
@@ -25,7 +25,7 @@ def test_those_used_last_are_kept():
 
 
 def test_bytes_are_bounded_and_counted_once():
-    kept = Recent(10, 100, len)
+    kept = LRU(10, 100, len)
     keep(kept, "a", bytes(60))
     keep(kept, "a", bytes(50))
     assert kept.total_bytes == 50
@@ -36,7 +36,7 @@ def test_bytes_are_bounded_and_counted_once():
 
 
 def test_only_the_value_that_is_meant_is_dropped():
-    kept = Recent(2, nbytes=len)
+    kept = LRU(2, nbytes=len)
     old, new = [1], [1]
     keep(kept, "a", old)
     keep(kept, "a", new)
@@ -48,7 +48,7 @@ def test_only_the_value_that_is_meant_is_dropped():
 
 
 def test_a_change_that_fails_leaves_what_was_there():
-    kept = Recent(2)
+    kept = LRU(2)
     keep(kept, "a", 1)
     with pytest.raises(ZeroDivisionError):
         kept.update("a", lambda known: known // 0)
@@ -57,9 +57,9 @@ def test_a_change_that_fails_leaves_what_was_there():
 
 FORK = """
 import os, signal, threading, warnings
-from ray_h5.lru import Recent
+from ray_h5.lru import LRU
 warnings.simplefilter("ignore")
-kept = Recent(2)
+kept = LRU(2)
 kept.update("a", lambda _: 1)
 held, free = threading.Event(), threading.Event()
 def change(known):

@@ -19,7 +19,7 @@ import h5py
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changes import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.checks.sources import OriginGuard
+from ray_h5.hdf5.checks.sources import SourceGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy, identity_now
@@ -152,7 +152,7 @@ class OpenFile:
 
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         if layout.sources or layout.storage == "virtual":
-            origin = OriginGuard(partial(self._guard_there, layout))
+            origin = SourceGuard(partial(self._guard_there, layout))
             return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
         if layout.storage != "chunked":
             return H5pyColumn(self.path, layout)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
-    from ray_h5.planning.files import Files
+    from ray_h5.planning.files import FileOptions
 
 __all__ = ["add_files", "add_inspect", "files_of", "run"]
 
@@ -41,12 +41,12 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def files_of(arguments: argparse.Namespace, **more: Any) -> Files:
+def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
     """Return the files that `add_files` was told of."""
-    from ray_h5.planning.files import Files
+    from ray_h5.planning.files import FileOptions
     from ray_h5.planning.paths import DEFAULT_EXTENSIONS
 
-    return Files.of(
+    return FileOptions.of(
         arguments.paths,
         arguments.group,
         allow_external=arguments.allow_external,

@@ -13,7 +13,7 @@ from ray_h5.inspect.advice import advice
 from ray_h5.planning.epoch.cost import shuffle_effect
 from ray_h5.planning.epoch.plan import choose_block_rows, make_plan
 from ray_h5.planning.epoch.shuffle import as_shuffle
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.schema import ColumnSpec
@@ -152,7 +152,7 @@ class Report:
 
 
 def inspect_files(
-    files: Files,
+    files: FileOptions,
     shuffle: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Report:
@@ -160,7 +160,7 @@ def inspect_files(
 
     Parameters
     ----------
-    files : Files
+    files : FileOptions
         The files.
     shuffle : {"auto", "rows", "chunks", "files"}, optional
         Say what shuffling by this unit would cost.
@@ -215,7 +215,7 @@ def _delivery(index: RowIndex) -> Delivery:
 
 def _shuffled(index: RowIndex, unit: str) -> str:
     plan = make_plan(index, list(index.columns.values()), shuffle=as_shuffle(unit))
-    return str(shuffle_effect(plan, index.group_rows) or "there are no rows to shuffle")
+    return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
 
 
 def _dtype(layout: ColumnLayout) -> str:

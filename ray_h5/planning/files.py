@@ -15,7 +15,7 @@ from ray_h5.planning.schema import Cast
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileOptions:
     """Which files, how they are opened, and what becomes of their columns.
 
     Attributes
@@ -50,7 +50,7 @@ class Files:
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         threads: int = 1,
-    ) -> Files:
+    ) -> FileOptions:
         """Return what a user's arguments mean; they are those of `read_h5`.
 
         Raises

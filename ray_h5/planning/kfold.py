@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.lookup import Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.predicates.evaluate import comparable_type
@@ -22,7 +22,7 @@ Fold = tuple[list[Any], list[Any]]
 
 
 def fold_predicates(
-    files: Files,
+    files: FileOptions,
     k: int,
     group: str,
     stratify: str | None,
@@ -45,7 +45,7 @@ def fold_predicates(
     return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
 
 
-def _index_of(files: Files, group: str, stratify: str | None, spread: Spread) -> RowIndex:
+def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spread) -> RowIndex:
     if stratify is None:
         return files.index([group], spread)
     try:

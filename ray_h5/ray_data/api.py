@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray.data
 
 from ray_h5.hdf5.reading.arguments import as_names
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
@@ -204,7 +204,9 @@ def build_index(
     RayH5Error
         As for `read_h5`.
     """
-    files = Files.of(paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths)
+    files = FileOptions.of(
+        paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    )
     index = files.index(columns, in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))
     return index

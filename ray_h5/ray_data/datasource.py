@@ -17,8 +17,8 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.planning.epoch.cost import describe
 from ray_h5.planning.epoch.plan import ReadPlan, Tail, choose_block_rows, make_plan
-from ray_h5.planning.epoch.position import Stretch
-from ray_h5.planning.files import Files
+from ray_h5.planning.epoch.position import Remainder
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.planning.schema import ColumnSpec
@@ -103,7 +103,7 @@ class H5Datasource(Datasource):
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)
-        files = Files.of(
+        files = FileOptions.of(
             paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths, threads
         )
         self._local_only = files.local_only
@@ -179,11 +179,11 @@ class H5Datasource(Datasource):
         plan = self.plan()
         # Ray asks several times, only to count; only the call that has a context runs the tasks.
         if data_context is not None:
-            stretch = self.epochs.begin(plan, data_context)
-            return read_tasks(plan, self._plans.reference(plan), self._names, stretch, per_task_row_limit)
+            remainder = self.epochs.begin(plan, data_context)
+            return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
         # What `Dataset.input_files` tells, it takes from the tasks that only count.
         files = tuple(plan.files.all_paths())
-        return read_tasks(plan, plan, self._names, Stretch(), per_task_row_limit, files)
+        return read_tasks(plan, plan, self._names, Remainder(), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the predicate and the columns as they are now."""
@@ -195,7 +195,7 @@ class H5Datasource(Datasource):
         columns = [self._columns[name] for name in names]
         selected_by = self._predicate_specs.keys() - self._added.keys()
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
-        logger.info("plan: %s", describe(plan, self._index.group_rows))
+        logger.info("plan: %s", describe(plan, self._index.chunk_group_rows))
         return plan
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:

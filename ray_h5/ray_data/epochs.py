@@ -24,7 +24,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.epoch.position import Position, Stretch, position_of, resume
+from ray_h5.planning.epoch.position import Position, Remainder, position_of, resume
 from ray_h5.ray_data.board import Board, Running, Setting
 from ray_h5.ray_data.certainty import why_no_position
 from ray_h5.ray_data.internals import (
@@ -204,23 +204,23 @@ class Epochs:
         clone.rows_are_kept, clone._obeyed = False, dict(self._obeyed)
         return clone
 
-    def begin(self, plan: ReadPlan, context: DataContext) -> Stretch:
+    def begin(self, plan: ReadPlan, context: DataContext) -> Remainder:
         """Return the epoch that this execution reads."""
         execution = running_execution(context)
         setting = self._setting()
         seed = self._seed_of_run(plan, setting)
-        stretch = Stretch(execution.run, seed=seed)
+        remainder = Remainder(execution.run, seed=seed)
         if setting is not None:
-            stretch = self._obey(plan, setting, execution, seed)
+            remainder = self._obey(plan, setting, execution, seed)
         dataset = self.name or execution.dataset
-        logger.info("dataset %s: epoch %d, %d rows", dataset, stretch.epoch, stretch.cut(plan).num_rows)
+        logger.info("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.cut(plan).num_rows)
         if self.name is not None and execution.iterates:
             in_order = context.execution_options.preserve_order
-            why = why_no_position(self.name, plan, stretch.world_size, execution, context, self.rows_are_kept)
-            found = Running(position_of(plan, stretch), in_order, self.rows_are_kept, why)
+            why = why_no_position(self.name, plan, remainder.world_size, execution, context, self.rows_are_kept)
+            found = Running(position_of(plan, remainder), in_order, self.rows_are_kept, why)
             self.register().begin((self.token,), found)
             self.register().begin((process_id(), self.name), found)
-        return stretch
+        return remainder
 
     def register(self) -> Board:
         """Return the board of the job that read the dataset, or of this one, if that was in another cluster."""
@@ -268,19 +268,19 @@ class Epochs:
             board.keep_seed(place, setting.position.seed)
         return setting.position.seed
 
-    def _obey(self, plan: ReadPlan, setting: Setting, execution: Execution, seed: int | None) -> Stretch:
+    def _obey(self, plan: ReadPlan, setting: Setting, execution: Execution, seed: int | None) -> Remainder:
         """Return the epoch of an execution that a setting is for: the one that was set, or one counted on from it."""
         obeyed, first_run = self._obeyed.get(execution.dataset, ("", execution.run))
         if obeyed != setting.id:
             first_run = execution.run
-        stretch = Stretch(setting.epoch + execution.run - first_run, (), setting.world_size, seed)
+        remainder = Remainder(setting.epoch + execution.run - first_run, (), setting.world_size, seed)
         # What is counted, aggregated or written is the whole epoch, and leaves the position to the iteration.
         if setting.position is not None and execution.run == first_run and execution.iterates:
-            stretch = self._begun_at(setting, setting.position, plan, execution) or stretch
+            remainder = self._begun_at(setting, setting.position, plan, execution) or remainder
         self._obeyed[execution.dataset] = (setting.id, first_run)  # not where it raised: that was no epoch
-        return stretch
+        return remainder
 
-    def _begun_at(self, setting: Setting, position: Position, plan: ReadPlan, execution: Execution) -> Stretch | None:
+    def _begun_at(self, setting: Setting, position: Position, plan: ReadPlan, execution: Execution) -> Remainder | None:
         """Return what is left of the epoch at a position; None if another execution has used it up."""
         board = self.register()
         if board.is_used_up(setting):
@@ -296,7 +296,7 @@ class Epochs:
         rest = self._resumed(plan, position, setting.world_size, execution)
         return rest if execution.peeks or board.use_up(setting) else None
 
-    def _resumed(self, plan: ReadPlan, position: Position, world_size: int, execution: Execution) -> Stretch:
+    def _resumed(self, plan: ReadPlan, position: Position, world_size: int, execution: Execution) -> Remainder:
         if not self.rows_are_kept:
             logger.warning(
                 "dataset %r: epoch %d begins anew instead of where it was left: operators behind the reading may "
@@ -304,7 +304,7 @@ class Epochs:
                 self.name,
                 position.epoch,
             )
-            return Stretch(position.epoch, (), world_size, position.seed)
+            return Remainder(position.epoch, (), world_size, position.seed)
         if execution.combiners and position.done:
             raise PositionError(
                 f"dataset {self.name!r}: set_epoch was given a position, which is for one iteration of this dataset "

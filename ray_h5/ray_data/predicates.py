@@ -16,7 +16,7 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, RowMask, as_criteria
@@ -174,7 +174,7 @@ def kfold(
     OptionError
         If there are fewer groups than folds, or `group` is no name.
     """
-    files = Files.of(
+    files = FileOptions.of(
         paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
     )
     return fold_predicates(files, k, group, stratify, seed, where, in_tasks)

@@ -20,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.epoch.position import Stretch, read_block
+from ray_h5.planning.epoch.position import Remainder, read_block
 from ray_h5.planning.epoch.progress import Cut
 from ray_h5.planning.index.file_facts import FileFacts
 from ray_h5.planning.predicates.evaluate import fingerprint
@@ -113,7 +113,7 @@ def read_tasks(
     plan: ReadPlan,
     source: ReadPlan | ray.ObjectRef[ReadPlan],
     names: tuple[str, ...],
-    stretch: Stretch,
+    remainder: Remainder,
     limit: int | None = None,
     input_files: tuple[str, ...] = (),
 ) -> list[ReadTask]:
@@ -127,7 +127,7 @@ def read_tasks(
         What the tasks get.
     names : tuple of str
         The columns of a block, in order.
-    stretch : Stretch
+    remainder : Remainder
         What is left of which epoch.
     limit : int, optional
         Most rows that are wanted of a task.
@@ -135,11 +135,11 @@ def read_tasks(
         What the metadata are to name. Ray adds up those of all tasks: the first one names all files.
     """
     schema = schema_of(plan, names)
-    cut = stretch.cut(plan)
+    cut = remainder.cut(plan)
     if cut.num_blocks == 0:
         metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=input_files, exec_stats=None)
         return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
-    read = partial(_read_block, source, names, stretch)
+    read = partial(_read_block, source, names, remainder)
     return [
         _task(read, cut, block, plan.row_bytes, schema, limit, None if block else input_files)
         for block in range(cut.num_blocks)
@@ -162,22 +162,26 @@ def _task(
 
 
 def _read_block(
-    plan: ReadPlan | ray.ObjectRef[ReadPlan], names: tuple[str, ...], stretch: Stretch, block: int, limit: int | None
+    plan: ReadPlan | ray.ObjectRef[ReadPlan],
+    names: tuple[str, ...],
+    remainder: Remainder,
+    block: int,
+    limit: int | None,
 ) -> Iterable[pa.Table]:
     if not isinstance(plan, ReadPlan):
         plan = ray.get(plan)
-    _check_attempts(plan, stretch, block)
+    _check_attempts(plan, remainder, block)
     with _on_this_host():
-        table = to_table(plan, read_block(plan, stretch, block, limit), names)
+        table = to_table(plan, read_block(plan, remainder, block, limit), names)
     yield table
 
 
-def _check_attempts(plan: ReadPlan, stretch: Stretch, block: int) -> None:
+def _check_attempts(plan: ReadPlan, remainder: Remainder, block: int) -> None:
     """Give up on a block whose reading kills its worker; Ray itself would begin it anew for ever."""
     attempts = task_attempts()
     if attempts <= _MAX_ATTEMPTS:
         return
-    row_ids = plan.with_drawn_seed(stretch.seed).at(stretch.positions(plan, block), stretch.epoch)
+    row_ids = plan.with_drawn_seed(remainder.seed).at(remainder.positions(plan, block), remainder.epoch)
     paths = [plan.files.path(file) for file in np.unique(plan.files.files_of(row_ids)).tolist()]
     raise ReadFailedError(
         f"{attempts} workers died while they read, or worked on, block {block}: {len(row_ids)} rows of "

@@ -17,7 +17,7 @@ from ray_h5.messages import few, near_names
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import make_order, make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -125,7 +125,7 @@ class H5Dataset(BatchedDataset):
         cache_bytes: int | None = None,
         kept_bytes: int | None = None,
     ) -> None:
-        files = Files.of(
+        files = FileOptions.of(
             paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         )
         self.transform = transform

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow.compute as pc
 
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import where
@@ -56,7 +56,7 @@ def kfold(
     >>> for train, valid in kfold("data/*.h5", 4):  # doctest: +SKIP
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
-    files = Files.of(
+    files = FileOptions.of(
         paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
     )
     return fold_predicates(files, k, group, stratify, seed, where)

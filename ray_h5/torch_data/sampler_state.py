@@ -13,7 +13,7 @@ State = dict[str, Any]
 _SHUFFLE = ("unit", "seed", "window_rows")
 
 
-class Walk:
+class SamplerState:
     """How far an epoch is done, and what it is an epoch of.
 
     Parameters
@@ -117,14 +117,14 @@ def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[
     return [f"{name} {there.get(name)!r}, not {value!r}" for name, value in here.items() if there.get(name) != value]
 
 
-class Steps(Iterator[int]):
+class ResumableIndices(Iterator[int]):
     """One iteration of a walk, which tells where it is also when the walk has come to its end.
 
     A batch that is smaller than the others has taken a sampler to its end before it is delivered; torchdata
     therefore asks what it iterates over, and not only the sampler, for a state.
     """
 
-    def __init__(self, walk: Walk, indices: Iterator[int]) -> None:
+    def __init__(self, walk: SamplerState, indices: Iterator[int]) -> None:
         self._walk, self._indices = walk, indices
         self._at: tuple[int, int, int] | None = None  # epoch, done, within
         self._resume: Mapping[str, Any] | None = None

@@ -15,7 +15,7 @@ from ray_h5.options import as_integer
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
-from ray_h5.torch_data.sampler_state import State, Steps, Walk
+from ray_h5.torch_data.sampler_state import ResumableIndices, SamplerState, State
 
 ShuffleLike = bool | str | Shuffle | None
 """What a user may say of shuffling."""
@@ -55,7 +55,7 @@ class RankSampler(DistributedSampler[int]):
     is split.
     """
 
-    _walk: Walk
+    _walk: SamplerState
 
     @property
     def epoch(self) -> int:
@@ -87,7 +87,7 @@ class RankSampler(DistributedSampler[int]):
         return self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        return Steps(self._walk, self._indices())
+        return ResumableIndices(self._walk, self._indices())
 
     def _share(self) -> Share:
         raise NotImplementedError
@@ -131,7 +131,7 @@ class EpochShuffleSampler(RankSampler):
         self.seed = as_integer("seed", seed, 0)
         self.drop_last = False
         self._order = Order(self.data_len, Shuffle("rows", self.seed) if shuffle else None)
-        self._walk = Walk({"data_len": self.data_len, "seed": self.seed, "shuffle": self.shuffle})
+        self._walk = SamplerState({"data_len": self.data_len, "seed": self.seed, "shuffle": self.shuffle})
 
     def __len__(self) -> int:
         self._check_not_split()
@@ -223,7 +223,7 @@ class OrderSampler(RankSampler):
         self._is_drawn = used is not None and used.is_drawn
         self._check_seed(self._ranks.now())
         what = {"num_rows": self._order.num_rows, "shuffle": used and [used.unit, used.seed, used.window_rows]}
-        self._walk = Walk(what, self.stretch, is_drawn=self._is_drawn)
+        self._walk = SamplerState(what, self.stretch, is_drawn=self._is_drawn)
 
     @property
     def order(self) -> Order:

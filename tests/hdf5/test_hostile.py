@@ -21,7 +21,7 @@ from ray_h5.hdf5.metadata.links import Trail
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.torch_data.dataset import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
 
@@ -80,7 +80,7 @@ LOOKS = {
     "columns": lambda path: list(RowReader(path).columns),
     "a column": lambda path: RowReader(path).column("x"),
     "read": lambda path: RowReader(path).read(["x"], [0]),
-    "inspect": lambda path: to_text(inspect_files(Files.of([path]))),
+    "inspect": lambda path: to_text(inspect_files(FileOptions.of([path]))),
 }
 
 
@@ -298,7 +298,7 @@ def test_deep_groups_are_inspected(tmp_path, depth, twins):
     with h5py.File(path, "r+", libver="latest") as file:
         for twin in range(1, twins):
             file.copy("g", f"g{twin}")
-    report = inspect_files(Files.of([path]))
+    report = inspect_files(FileOptions.of([path]))
     text = to_text(report)
     assert len(report.files[0].columns) == 1 + twins
     assert "2 columns" in text or "8 columns" in text
@@ -363,7 +363,7 @@ def test_names_that_are_not_utf8_are_listed(tmp_path):
     assert "has a name that is not UTF-8" in str(refused["caf\\xe9"])
     assert "no column below it can be read" in str(refused["gr\\xfcn"])
     assert r"leads to b'/caf\xe9', a name that is not UTF-8" in str(refused["leads"])
-    text = to_text(inspect_files(Files.of([str(tmp_path / "a.h5")])))
+    text = to_text(inspect_files(FileOptions.of([str(tmp_path / "a.h5")])))
     assert "caf\\xe9" in text
     text.encode()
     with h5py.File(tmp_path / "a.h5", "r+") as file:

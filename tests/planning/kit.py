@@ -1,7 +1,7 @@
 from hypothesis import strategies as st
 
 from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import check_index_dir
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.select import select
@@ -23,7 +23,7 @@ def plan_files(
 ):
     """Return the index of some files, and the plan to read their selected rows."""
     folder = None if index_dir is None else check_index_dir(index_dir)
-    files = Files(paths, Scope.of("/", allow_external, threads), folder, Cast(dtypes or {}), False)
+    files = FileOptions(paths, Scope.of("/", allow_external, threads), folder, Cast(dtypes or {}), False)
     index = files.index(columns)
     specs = index.delivered
     selection = None if predicate is None else select(index, specs, as_expression(predicate))

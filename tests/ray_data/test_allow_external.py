@@ -8,7 +8,7 @@ import ray_h5
 from ray_h5 import torch_data
 from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.inspect.report import inspect_files
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -28,7 +28,7 @@ def linked(tmp_path):
 
 
 def inspected(path, allow_external):
-    report = inspect_files(Files.of([str(path)], allow_external=allow_external))
+    report = inspect_files(FileOptions.of([str(path)], allow_external=allow_external))
     if report.problem is not None:
         raise ExternalDataError(report.problem.message)
 

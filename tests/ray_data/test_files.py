@@ -11,7 +11,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 import ray_h5
 import ray_h5.torch_data
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -23,7 +23,7 @@ ENTRANCES = {
     "torch_data.kfold": ray_h5.torch_data.kfold,
     "H5Dataset": ray_h5.torch_data.H5Dataset,
 }
-OPTIONS = inspect.signature(Files.of).parameters.keys() - {"paths", "threads"}
+OPTIONS = inspect.signature(FileOptions.of).parameters.keys() - {"paths", "threads"}
 
 
 @pytest.fixture

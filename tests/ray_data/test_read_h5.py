@@ -23,7 +23,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.planning.epoch.position import Stretch, read_block
+from ray_h5.planning.epoch.position import Remainder, read_block
 
 from .conftest import concatenated
 
@@ -45,7 +45,7 @@ def optimized(ds):
 def execute_here(ds):
     """Run the read tasks of a dataset in this process; return their tables and what reading cost."""
     source = optimized(ds).datasource
-    plan, whole = source.plan(), Stretch()
+    plan, whole = source.plan(), Remainder()
     stats = [read_block(plan, whole, block).rows.stats for block in range(whole.cut(plan).num_blocks)]
     tables = [table for task in source.get_read_tasks(1) for table in task()]
     return pa.concat_tables(tables), stats

@@ -21,7 +21,7 @@ from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.planning.epoch.plan import make_plan, read_rows
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.select import select
 from ray_h5.planning.predicates.criteria import where
 
@@ -83,14 +83,14 @@ def _counted(case: str, ours: int, full: int) -> Result:
 
 def _some_values(workload: Workload, key: str, share: float) -> list[Any]:
     """Return values of a column that about a share of the rows have."""
-    values = Files.of(workload.paths).index([key]).look_up([key])[key].unique().to_pylist()
+    values = FileOptions.of(workload.paths).index([key]).look_up([key])[key].unique().to_pylist()
     # From one end: their rows lie together.
     return values[: max(1, round(share * len(values)))]
 
 
 def _rows_and_bytes(workload: Workload, columns: Sequence[str], chosen: dict[str, Any]) -> tuple[int, int]:
     """Return how many rows pass, and how many bytes of the files reading them takes."""
-    index = Files.of(workload.paths).index(columns)
+    index = FileOptions.of(workload.paths).index(columns)
     plan = make_plan(index, list(index.columns.values()), select(index, index.columns, where(**chosen)))
     bytes_read = 0
     for start in range(0, plan.num_rows, plan.block_rows):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.planning.epoch.plan import ReadPlan, make_plan
-from ray_h5.planning.epoch.position import Stretch
+from ray_h5.planning.epoch.position import Remainder
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.lookup import Lookup
@@ -75,14 +75,14 @@ def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool)
     """Do what the driver does for an epoch: the plan, and a task a block."""
     plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
     if not with_tasks:
-        return Stretch(3).cut(plan)
-    return read_tasks(plan, plan, tuple(_COLUMNS), Stretch(3))
+        return Remainder(3).cut(plan)
+    return read_tasks(plan, plan, tuple(_COLUMNS), Remainder(3))
 
 
 def _one_block(plan: ReadPlan, epoch: int) -> float:
     start = time.perf_counter()
-    Stretch(epoch).positions(plan, 7)
-    plan.at(Stretch(epoch).positions(plan, 7), epoch)
+    Remainder(epoch).positions(plan, 7)
+    plan.at(Remainder(epoch).positions(plan, 7), epoch)
     return time.perf_counter() - start
 
 

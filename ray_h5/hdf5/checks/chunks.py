@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.hdf5.checks.packed import wrong_nbit, wrong_scaleoffset
 from ray_h5.hdf5.chunk_index import ChunkGrid, ChunkIndex, corrupt_chunk, unfiltered_chunks
-from ray_h5.hdf5.codecs.codec import Shuffle
+from ray_h5.hdf5.codecs.codec import ByteShuffle
 from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.opening import is_transient
@@ -177,10 +177,10 @@ class ChunkGuard:
             if step.id == _FLETCHER32:
                 data = data[:-4]  # libhdf5 looks at the sum
             elif step.id == _SHUFFLE:
-                if not Shuffle.takes(step.client_data):
+                if not ByteShuffle.takes(step.client_data):
                     return f"shuffle with parameters {step.client_data} cannot be undone"
                 shuffled = np.frombuffer(data, np.uint8)
-                Shuffle(step).decode(shuffled, out := np.empty_like(shuffled))
+                ByteShuffle(step).decode(shuffled, out := np.empty_like(shuffled))
                 data = out.tobytes()
             else:
                 try:

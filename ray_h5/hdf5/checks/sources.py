@@ -22,7 +22,7 @@ Opened: TypeAlias = Callable[[], h5py.Dataset]
 GuardOf: TypeAlias = Callable[[h5py.Dataset], ChunkGuard]
 
 
-class OriginGuard:
+class SourceGuard:
     """Does what `ChunkGuard` does for a dataset in another file, or a virtual one, whose values come from others.
 
     Of a virtual dataset it follows the rows that are read to those of its sources; where a mapping does
@@ -38,7 +38,7 @@ class OriginGuard:
         virtual datasets of virtual datasets lead to the same ones on any number of ways.
     """
 
-    def __init__(self, guard_of: GuardOf, shared: dict[tuple[str, str, str], OriginGuard] | None = None) -> None:
+    def __init__(self, guard_of: GuardOf, shared: dict[tuple[str, str, str], SourceGuard] | None = None) -> None:
         self._guard_of = guard_of
         self._shared = {} if shared is None else shared
         self._looked = False
@@ -75,7 +75,7 @@ class OriginGuard:
             names = mapping.names.numbered(number)
             key = self._home, *names
             if key not in self._shared:
-                self._shared[key] = OriginGuard(self._guard_of, self._shared)
+                self._shared[key] = SourceGuard(self._guard_of, self._shared)
             try:
                 self._shared[key]._check(partial(_source, look.library, opened, *names), needed, look)
             except MissingSourceError:
@@ -99,9 +99,9 @@ class _Look:
 
     worker: Worker
     library: Library
-    _rows: dict[OriginGuard, np.ndarray] = field(default_factory=dict)
+    _rows: dict[SourceGuard, np.ndarray] = field(default_factory=dict)
 
-    def new(self, guard: OriginGuard, rows: np.ndarray) -> np.ndarray:
+    def new(self, guard: SourceGuard, rows: np.ndarray) -> np.ndarray:
         """Return those of some rows, given in ascending order, that were not looked at, and note them."""
         known = self._rows.get(guard)
         if known is not None:

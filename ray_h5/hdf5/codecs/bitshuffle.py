@@ -12,7 +12,7 @@ from collections.abc import Callable
 import imagecodecs
 import numpy as np
 
-from ray_h5.hdf5.codecs.codec import Bytes, DecodeError, Step, check_header, fill
+from ray_h5.hdf5.codecs.codec import Bytes, Codec, DecodeError, check_header, fill
 from ray_h5.hdf5.layout import FilterStep
 
 _HEADER = struct.Struct(">QI")
@@ -21,7 +21,7 @@ _GROUP_BYTES = 1 << 19
 """What is unpacked before it is unshuffled, in bytes. Less was slower by measurement, more is more memory."""
 
 
-class Lz4(Step):
+class Lz4(Codec):
     """LZ4 blocks; one that LZ4 does not make smaller is stored as it is."""
 
     def decode(self, data: Bytes, out: Bytes) -> None:
@@ -30,7 +30,7 @@ class Lz4(Step):
         fill(out, data[: _end(sizes)], "lz4", imagecodecs.lz4h5_decode, imagecodecs.Lz4h5Error)
 
 
-class Bitshuffle(Step):
+class Bitshuffle(Codec):
     """Bit shuffle by blocks, each of them compressed by LZ4, by Zstandard or not at all."""
 
     def __init__(self, step: FilterStep) -> None:

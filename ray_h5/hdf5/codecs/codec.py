@@ -22,7 +22,7 @@ class DecodeError(ValueError):
     """A chunk does not decode; the reader knows which one and says so."""
 
 
-class Step:
+class Codec:
     """Undoes one filter of a pipeline.
 
     Parameters
@@ -50,7 +50,7 @@ class Step:
         raise NotImplementedError
 
 
-class Deflate(Step):
+class Deflate(Codec):
     """zlib streams, by libdeflate."""
 
     @staticmethod
@@ -62,14 +62,14 @@ class Deflate(Step):
         fill(out, data, "deflate", imagecodecs.deflate_decode, imagecodecs.DeflateError)
 
 
-class Lzf(Step):
+class Lzf(Codec):
     """LZF as h5py writes it: a bare stream."""
 
     def decode(self, data: Bytes, out: Bytes) -> None:
         fill(out, data, "lzf", imagecodecs.lzf_decode, imagecodecs.LzfError)
 
 
-class Zstd(Step):
+class Zstd(Codec):
     """Zstandard: a frame or several, whether or not they tell their decoded size."""
 
     def decode(self, data: Bytes, out: Bytes) -> None:
@@ -80,7 +80,7 @@ _BLOSC_COMPRESSORS = range(6)
 """blosclz, lz4, lz4hc, snappy, zlib, zstd."""
 
 
-class Blosc(Step):
+class Blosc(Codec):
     """Blosc, the first: its header tells sizes, compressor and shuffle; it unshuffles by itself."""
 
     @staticmethod
@@ -99,7 +99,7 @@ class Blosc(Step):
         fill(out, data, "blosc", imagecodecs.blosc_decode, imagecodecs.BloscError)
 
 
-class Fletcher32(Step):
+class Fletcher32(Codec):
     """Checksum in the last four bytes."""
 
     keeps_size = True
@@ -122,7 +122,7 @@ class Fletcher32(Step):
         return body
 
 
-class Shuffle(Step):
+class ByteShuffle(Codec):
     """Byte shuffle. The element size is the filter's own parameter, not the column's dtype."""
 
     keeps_size = True
@@ -181,7 +181,7 @@ def _decode_framed(framed: Bytes, size: int, out: Bytes) -> None:
     fill(out, framed, "shuffle", imagecodecs.blosc_decode, imagecodecs.BloscError)
 
 
-class Szip(Step):
+class Szip(Codec):
     """Szip, by libaec: four bytes that tell the decoded size, then the coded pixels.
 
     libaec would also drop the padding of scanlines and put byte planes together. It does that with

@@ -1,7 +1,7 @@
 """Undo a filter pipeline: filter id -> decode step, without libhdf5 and without the GIL.
 
 A filter that is not here is not an error: columns whose pipeline is not `decodes`-able are read
-through h5py. To add one, write its step and register it in `_STEPS`.
+through h5py. To add one, write its step and register it in `CODECS`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is
 import numpy as np
 
 from ray_h5.hdf5.codecs.bitshuffle import Bitshuffle, Lz4
-from ray_h5.hdf5.codecs.codec import Blosc, Bytes, DecodeError, Deflate, Fletcher32, Lzf, Shuffle, Step, Szip, Zstd
+from ray_h5.hdf5.codecs.codec import Blosc, Bytes, ByteShuffle, Codec, DecodeError, Deflate, Fletcher32, Lzf, Szip, Zstd
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 
 __all__ = ["ChunkDecoder", "DecodeError", "decodes"]
 
-_STEPS: dict[int, type[Step]] = {
+CODECS: dict[int, type[Codec]] = {
     1: Deflate,
-    2: Shuffle,
+    2: ByteShuffle,
     3: Fletcher32,
     4: Szip,
     32000: Lzf,
@@ -43,8 +43,8 @@ def decodes(pipeline: FilterPipeline) -> bool:
     return None not in steps and all(step is not None and step.keeps_size for step in steps[:last])
 
 
-def _undo(step: FilterStep) -> Step | None:
-    undo = _STEPS.get(step.id)
+def _undo(step: FilterStep) -> Codec | None:
+    undo = CODECS.get(step.id)
     return undo(step) if undo is not None and undo.takes(step.client_data) else None
 
 
@@ -52,7 +52,7 @@ def _undo(step: FilterStep) -> Step | None:
 class _Stage:
     """A step, what it yields in bytes, and which buffer that goes to: another one than it is read from."""
 
-    step: Step
+    step: Codec
     size: int
     slot: int
 

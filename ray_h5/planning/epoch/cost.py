@@ -35,20 +35,20 @@ class ShuffleEffect:
         )
 
 
-def shuffle_effect(plan: ReadPlan, group_rows: int) -> ShuffleEffect | None:
+def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
     """Return what the shuffle of a plan comes to; None if it has none.
 
     Parameters
     ----------
     plan : ReadPlan
         The plan.
-    group_rows : int
+    chunk_group_rows : int
         Rows of a chunk of the widest column.
     """
     shuffle, rows = plan.order.shuffle, max(plan.num_rows, 1)
     if shuffle is None:
         return None
-    chunks = max(1, -(-plan.files.num_rows // group_rows))
+    chunks = max(1, -(-plan.files.num_rows // chunk_group_rows))
     block = min(plan.block_rows, rows)
     if shuffle.unit == "files":
         return ShuffleEffect("files", 1, 1, 1.0)
@@ -57,13 +57,13 @@ def shuffle_effect(plan: ReadPlan, group_rows: int) -> ShuffleEffect | None:
         touched = chunks * (1 - (1 - 1 / chunks) ** block)
         return ShuffleEffect("rows", rows, chunks, max(1.0, touched * (rows / chunks) / block))
     window = min(shuffle.window_rows or rows, rows)
-    mixed = max(1, round(window / min(group_rows, rows)))
+    mixed = max(1, round(window / min(chunk_group_rows, rows)))
     # A window that is spread over several blocks is read by each of them.
-    in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / group_rows)
-    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * group_rows / block))
+    in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / chunk_group_rows)
+    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * chunk_group_rows / block))
 
 
-def describe(plan: ReadPlan, group_rows: int) -> str:
+def describe(plan: ReadPlan, chunk_group_rows: int) -> str:
     """Return one line about a plan."""
-    effect = shuffle_effect(plan, group_rows)
+    effect = shuffle_effect(plan, chunk_group_rows)
     return f"{plan.num_rows} of {plan.files.num_rows} rows in blocks of {plan.block_rows}; {effect or 'in path order'}"

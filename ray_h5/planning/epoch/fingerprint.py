@@ -31,7 +31,7 @@ class Fingerprint:
         Digest of the selected rows; empty if all are selected.
     unit : str, optional
         What is drawn; None where nothing is.
-    window_rows, group_rows : int, optional
+    window_rows, chunk_group_rows : int, optional
         Where chunks are drawn: rows that are mixed with each other, and rows of a chunk group.
     """
 
@@ -43,12 +43,12 @@ class Fingerprint:
     selection: str
     unit: str | None
     window_rows: int | None
-    group_rows: int | None
+    chunk_group_rows: int | None
 
     def __post_init__(self) -> None:
         for name in ("num_files", "file_rows", "num_rows"):
             check_count(f"Position: plan: {name}", getattr(self, name), 0)
-        for name in ("window_rows", "group_rows"):
+        for name in ("window_rows", "chunk_group_rows"):
             if getattr(self, name) is not None:
                 check_count(f"Position: plan: {name}", getattr(self, name), 1)
         for name in ("names", "starts", "selection"):
@@ -104,9 +104,9 @@ class Fingerprint:
         found = []
         if self.window_rows != other.window_rows:
             found.append(f"window_rows {self.window_rows}, not {other.window_rows}")
-        if self.group_rows != other.group_rows:
+        if self.chunk_group_rows != other.chunk_group_rows:
             found.append(
-                f"chunks of {self.group_rows} rows, not {other.group_rows} (the widest column decides: columns= of "
+                f"chunks of {self.chunk_group_rows} rows, not {other.chunk_group_rows} (the widest column decides: columns= of "
                 "the run before, and files that are stored as they were)"
             )
         return found
@@ -123,7 +123,7 @@ def fingerprint(files: FileTable, selection: np.ndarray | None, order: Order) ->
         selection="" if selection is None else _digest(np.ascontiguousarray(selection).data),
         unit=None if order.shuffle is None else order.shuffle.unit,
         window_rows=order.window_rows,
-        group_rows=order.group_rows,
+        chunk_group_rows=order.chunk_group_rows,
     )
 
 

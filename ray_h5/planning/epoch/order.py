@@ -9,14 +9,14 @@ from typing import Protocol
 
 import numpy as np
 
-from ray_h5.lru import Recent
+from ray_h5.lru import LRU
 from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, mix, permute, unpermute
 
 _WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
 """What a key is for: no two draws share one."""
 
 
-class Groups(Protocol):
+class ChunkGroups(Protocol):
     """Ranks 0 ... n-1 cut into groups of neighbours, which are drawn as a whole."""
 
     def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
@@ -29,8 +29,8 @@ class Groups(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListedGroups:
-    """Groups of any sizes.
+class ListedChunkGroups:
+    """ChunkGroups of any sizes.
 
     Attributes
     ----------
@@ -57,13 +57,13 @@ class ListedGroups:
         return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
 
 
-_DRAWN: Recent[tuple[np.ndarray, ...]] = Recent(2)
+_DRAWN: LRU[tuple[np.ndarray, ...]] = LRU(2)
 """The groups of the last epochs as they were drawn: a task's process reads many blocks of one epoch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EvenGroups:
-    """Groups of equal size but for the last of each file: what is kept grows with files, not with groups.
+class EvenChunkGroups:
+    """ChunkGroups of equal size but for the last of each file: what is kept grows with files, not with groups.
 
     Attributes
     ----------
@@ -112,16 +112,16 @@ class Order:
         Selected rows.
     shuffle : Shuffle, optional
         With its unit decided and, for chunks, its window; None keeps the rows as they are.
-    groups : Groups, optional
+    groups : ChunkGroups, optional
         What is drawn as a whole: the chunk groups, or the files.
-    group_rows : int, optional
+    chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
     """
 
     num_rows: int
     shuffle: Shuffle | None = None
-    groups: Groups | None = None
-    group_rows: int | None = None
+    groups: ChunkGroups | None = None
+    chunk_group_rows: int | None = None
 
     @property
     def window_rows(self) -> int | None:

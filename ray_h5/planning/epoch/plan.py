@@ -20,7 +20,7 @@ from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.options import as_integer, is_integer
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
-from ray_h5.planning.epoch.order import EvenGroups, ListedGroups, Order
+from ray_h5.planning.epoch.order import EvenChunkGroups, ListedChunkGroups, Order
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
@@ -256,7 +256,7 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     end, nor on blocks.
     """
     num_rows = index.num_rows if selection is None else len(selection)
-    unit = decide_unit(shuffle, index.group_rows)
+    unit = decide_unit(shuffle, index.chunk_group_rows)
     if shuffle is None or unit is None or num_rows == 0:
         return Order(num_rows)
     if unit == "rows":
@@ -264,30 +264,30 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     files = index.files
     if unit == "files":
         starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
-        return Order(num_rows, shuffle, ListedGroups(np.unique(starts)))
+        return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
     shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
     if selection is None:
-        return Order(num_rows, shuffle, EvenGroups(files.starts, index.group_rows), index.group_rows)
-    groups = ListedGroups(_chunk_groups(files, selection, index.group_rows))
-    return Order(num_rows, shuffle, groups, index.group_rows)
+        return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
+    groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
+    return Order(num_rows, shuffle, groups, index.chunk_group_rows)
 
 
-def decide_unit(shuffle: Shuffle | None, group_rows: int) -> str | None:
+def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
     """Return what is drawn: rows where each can be had alone, else chunks."""
     if shuffle is None:
         return None
     if shuffle.unit != "auto":
         return shuffle.unit
-    return "rows" if group_rows == 1 and shuffle.window_rows is None else "chunks"
+    return "rows" if chunk_group_rows == 1 and shuffle.window_rows is None else "chunks"
 
 
-def _chunk_groups(files: FileTable, selection: np.ndarray, group_rows: int) -> np.ndarray:
+def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:
     """Return the first rank of each group of selected rows that lie in the same chunks, then their number."""
     selected = np.diff(np.searchsorted(selection, files.starts))
     lengths = np.diff(files.starts)
-    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // group_rows))[:-1]])
+    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // chunk_group_rows))[:-1]])
     chunk = selection - np.repeat(files.starts[:-1], selected)
-    chunk //= group_rows
+    chunk //= chunk_group_rows
     chunk += np.repeat(first_chunk, selected)
     return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
 
@@ -295,7 +295,7 @@ def _chunk_groups(files: FileTable, selection: np.ndarray, group_rows: int) -> n
 def _default_window(index: RowIndex, num_rows: int) -> int:
     """Return a window that mixes 16 chunks or more, if a block can hold them."""
     row_bytes = max(sum(column.row_bytes for column in index.columns.values()), _LEAST_ROW_BYTES)
-    wanted = max(_BLOCK_BYTES // row_bytes, 16 * index.group_rows)
+    wanted = max(_BLOCK_BYTES // row_bytes, 16 * index.chunk_group_rows)
     rows = min(wanted, _MOST_BLOCK_BYTES // row_bytes, num_rows // _FEWEST_BLOCKS)
     return 1 << max(rows, 1).bit_length() - 1
 

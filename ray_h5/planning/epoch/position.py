@@ -107,7 +107,7 @@ def _tail_of(listed: Any) -> Tail | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Remainder:
     """An epoch, or what is left of one: small, and all that tasks need beside the plan.
 
     Attributes
@@ -179,30 +179,30 @@ class Block:
     seed: int = 0
 
 
-def read_block(plan: ReadPlan, stretch: Stretch, block: int, limit: int | None = None) -> Block:
+def read_block(plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None) -> Block:
     """Read one block of an epoch: a pure function, the same each time it is called."""
-    plan = plan.with_drawn_seed(stretch.seed)
-    positions = stretch.positions(plan, block, limit)
-    return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch, plan.seed)
+    plan = plan.with_drawn_seed(remainder.seed)
+    positions = remainder.positions(plan, block, limit)
+    return Block(read_rows(plan, plan.at(positions, remainder.epoch)), positions, remainder.epoch, plan.seed)
 
 
-def position_of(plan: ReadPlan, stretch: Stretch, rows: int = 0) -> Position:
+def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
     """Return where an epoch is after `rows` rows a rank; `resume` goes on from there."""
-    plan = plan.with_drawn_seed(stretch.seed)
+    plan = plan.with_drawn_seed(remainder.seed)
     return Position(
         plan.seed,
-        stretch.epoch,
+        remainder.epoch,
         rows,
-        stretch.world_size,
+        remainder.world_size,
         plan.block_rows,
         plan.hash,
-        stretch.done,
+        remainder.done,
         plan.tail,
         plan.fingerprint,
     )
 
 
-def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
+def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
     """Return what is left of the epoch that a run was in; a seed that was drawn gives way to that of the position.
 
     Raises
@@ -217,10 +217,10 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
             f"{'; '.join(_differences(position, plan))}. Read the data as the run before did{_instead(position)}, or "
             "start the epoch again without a position."
         )
-    stretch = Stretch(position.epoch, position.done, world_size, plan.seed)
-    if min(run.num_positions for run in stretch.runs(plan)) < 0:
+    remainder = Remainder(position.epoch, position.done, world_size, plan.seed)
+    if min(run.num_positions for run in remainder.runs(plan)) < 0:
         raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} there are")
-    return stretch
+    return remainder
 
 
 def _differences(position: Position, plan: ReadPlan) -> list[str]:

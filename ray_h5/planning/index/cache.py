@@ -20,7 +20,7 @@ from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.metadata.access import PathLike, identity_now
-from ray_h5.lru import Recent
+from ray_h5.lru import LRU
 from ray_h5.planning.index.file_facts import FileFacts, Scope
 from ray_h5.planning.index.serialize import from_body, to_body
 
@@ -42,7 +42,7 @@ class Memory:
     """Facts by file and scope, those used last; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self.kept: Recent[FileFacts] = Recent(_MAX_FILES, _MAX_VALUE_BYTES, lambda facts: facts.value_bytes)
+        self.kept: LRU[FileFacts] = LRU(_MAX_FILES, _MAX_VALUE_BYTES, lambda facts: facts.value_bytes)
 
     def get(self, path: str, scope: Scope) -> FileFacts | None:
         """Return what is known of a file in its present state, if anything."""
@@ -67,7 +67,7 @@ MEMORY = Memory()
 """That of this process."""
 
 
-_KEPT: Recent[tuple[FileIdentity, FileFacts]] = Recent(_MAX_FILES)
+_KEPT: LRU[tuple[FileIdentity, FileFacts]] = LRU(_MAX_FILES)
 """By index file: its state when this process wrote or read it, and what it says, but for the values."""
 
 

@@ -18,7 +18,7 @@ Enum = tuple[tuple[str, int], ...]
 Schema = Mapping[str, ColumnSpec]
 
 
-def agreed_columns(
+def common_columns(
     facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast
 ) -> dict[str, ColumnSpec]:
     """Return the columns of all files, in dtypes that take what each of them stores.

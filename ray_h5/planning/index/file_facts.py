@@ -17,7 +17,7 @@ from ray_h5.hdf5.metadata.access import PathLike, as_roots
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
-from ray_h5.planning.predicates.criteria import parse_derived, read_for
+from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
 
@@ -271,7 +271,7 @@ def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns
     for name in list(facts.chosen(columns))[:1]:
         check_planned(reader, name, rows)
     facts = facts.described(reader.find(read_for(spec.name)))
-    derived = parse_derived(spec.name)
+    derived = parse_virtual(spec.name)
     values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})
 

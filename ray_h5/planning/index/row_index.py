@@ -20,14 +20,14 @@ from ray_h5.hdf5.metadata.access import identity_now
 from ray_h5.hdf5.metadata.opening import check_regular_file, open_h5
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few
-from ray_h5.planning.index.common_schema import agreed_columns, check_enums
+from ray_h5.planning.index.common_schema import check_enums, common_columns
 from ray_h5.planning.index.file_facts import FileFacts, Question, Scope, check_planned
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.sources import SourceTable
-from ray_h5.planning.predicates.criteria import parse_derived, read_for
+from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
-from ray_h5.planning.predicates.virtual_columns import derived_spec
+from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.schema import Cast, ColumnSpec
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class RowIndex:
         return self.lookup.scope
 
     @property
-    def group_rows(self) -> int:
+    def chunk_group_rows(self) -> int:
         """Rows that are best read together: the most that a chunk of one of the wide columns holds.
 
         A column with less than a quarter of the widest one's bytes may be read more often than
@@ -99,8 +99,8 @@ class RowIndex:
             If a file does not have them, or not with as many rows as its other columns.
         """
         for name in names:
-            if parse_derived(name):
-                self._found.setdefault(name, derived_spec(name))
+            if parse_virtual(name):
+                self._found.setdefault(name, virtual_spec(name))
         absent = [name for name in names if name not in self.columns and name not in self._found]
         if absent:
             with self._noticing_changes():
@@ -142,7 +142,7 @@ class RowIndex:
             with self._noticing_changes():
                 answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), absent))
             self._check_current(answers, [spec.name for spec in absent])
-            for column, _ in filter(None, (parse_derived(spec.name) for spec in absent)):
+            for column, _ in filter(None, (parse_virtual(spec.name) for spec in absent)):
                 check_enums(answers, column)
             for spec in absent:
                 self._values[spec] = _joined(answers, spec)
@@ -240,7 +240,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         raise _list_others(paths, exc) from exc
     if columns is None:
         _say_what_is_left_out(facts)
-    agreed = agreed_columns(facts, columns, lookup.scope, cast)
+    agreed = common_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
     sources = SourceTable.of([each.origins for each in facts], agreed)

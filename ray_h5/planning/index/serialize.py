@@ -14,8 +14,8 @@ import pyarrow as pa
 from ray_h5.hdf5.layout import FileIdentity, Kind, SourceStates
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.sources import Origin
-from ray_h5.planning.predicates.criteria import parse_derived
-from ray_h5.planning.predicates.virtual_columns import derived_spec
+from ray_h5.planning.predicates.criteria import parse_virtual
+from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
 
 _FOREIGN = (
@@ -138,8 +138,8 @@ def _check_values(facts: FileFacts) -> None:
 
 def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
     """Whether a column, as it is stored, can have values of these: a predicate may have them cast."""
-    if parse_derived(spec.name) is not None:
-        return spec == derived_spec(spec.name)
+    if parse_virtual(spec.name) is not None:
+        return spec == virtual_spec(spec.name)
     if stored is None or not spec.is_scalar or not stored.is_scalar:
         return False
     return spec.kind == stored.kind or {spec.kind, stored.kind} <= TENSOR_KINDS

@@ -142,7 +142,7 @@ class Criterion:
     @property
     def named(self) -> str:
         """The column that the predicate names: this one, or the virtual column that is computed from it."""
-        return derived_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
+        return virtual_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
 
     def over(self, columns: Sequence[str]) -> Criterion:
         """Return the same of columns that have other names."""
@@ -204,7 +204,7 @@ def _expression(name: str, wanted: Any) -> pc.Expression:
         ends += [] if wanted.high is None else [at_most(column, wanted.high)]
         return reduce(and_, ends)
     if isinstance(wanted, Derived):
-        return pc.field(derived_name(name, wanted)) == True  # noqa: E712  an expression
+        return pc.field(virtual_name(name, wanted)) == True  # noqa: E712  an expression
     if wanted is None:
         return column.is_null()
     values = _values(wanted)
@@ -261,15 +261,15 @@ def _plain(value: Any) -> Any:
 _PREFIX = "ray_h5:"
 
 
-def derived_name(column: str, criterion: Derived) -> str:
+def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
     if isinstance(criterion, RowMask):
         return _PREFIX + json.dumps(["row_mask", column])
     return _PREFIX + json.dumps(["any_equal", column, criterion.value, criterion.valid])
 
 
-def parse_derived(name: str) -> tuple[str, Derived] | None:
-    """Return the column and the criterion that `derived_name` was given, or None for any other name."""
+def parse_virtual(name: str) -> tuple[str, Derived] | None:
+    """Return the column and the criterion that `virtual_name` was given, or None for any other name."""
     if not name.startswith(_PREFIX):
         return None
     kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
@@ -278,7 +278,7 @@ def parse_derived(name: str) -> tuple[str, Derived] | None:
 
 def read_for(name: str) -> list[str]:
     """Return the columns that are read for one that a predicate names: for a virtual one, those it is computed from."""
-    derived = parse_derived(name)
+    derived = parse_virtual(name)
     if derived is None:
         return [name]
     column, criterion = derived

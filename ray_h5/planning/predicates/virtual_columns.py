@@ -24,7 +24,7 @@ class Steps(NamedTuple):
     row_shape: tuple[int, ...]
 
 
-def derived_spec(name: str) -> ColumnSpec:
+def virtual_spec(name: str) -> ColumnSpec:
     """Return the spec of a virtual column."""
     return ColumnSpec(name, "bool", np.dtype(bool), ())
 

@@ -26,7 +26,7 @@ from ray_h5.torch_data.compat.pairs import (
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.reading.row_cache import KeptRows, check_kept, fitting, share_of
+from ray_h5.torch_data.reading.row_cache import RowCache, check_kept, fitting, share_of
 from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 from ray_h5.torch_data.reading.tensors import as_python, to_torch
@@ -99,7 +99,7 @@ class H5LazyDataset(BatchedDataset):
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr = swmr
         self._reader: RowReader | None = None
-        self._kept: tuple[int, KeptRows | None] | None = None
+        self._kept: tuple[int, RowCache | None] | None = None
         self._live = False
         self._closed = False
         reader, live = open_reader(self.path, swmr)
@@ -169,12 +169,12 @@ class H5LazyDataset(BatchedDataset):
             if at_once.get(name) is not out[i]:
                 self._reader.read_into({name: out[i]}, rows, places)
 
-    def _kept_rows(self) -> KeptRows | None:
+    def _kept_rows(self) -> RowCache | None:
         if self._kept is None or self._kept[0] != os.getpid():
             row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (_, shape, dtype) in enumerate(self._columns)}
             fits = len(fitting(row_bytes, self._length, share_of(self.rdcc_nbytes))) == len(row_bytes)
             specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
-            self._kept = os.getpid(), KeptRows(specs, self._length) if fits else None
+            self._kept = os.getpid(), RowCache(specs, self._length) if fits else None
         return self._kept[1]
 
     def _check_state(self) -> None:

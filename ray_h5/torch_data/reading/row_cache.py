@@ -34,7 +34,7 @@ _threads = _Threads()
 os.register_at_fork(after_in_child=lambda: setattr(_Threads, "of_torch", False))
 
 
-class KeptRows:
+class RowCache:
     """Rows of some columns, each there once it was read.
 
     Parameters

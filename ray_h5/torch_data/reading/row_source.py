@@ -15,7 +15,7 @@ from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan, by_file
-from ray_h5.torch_data.reading.row_cache import KeptRows, check_kept, fitting, is_as_kept, share_of
+from ray_h5.torch_data.reading.row_cache import RowCache, check_kept, fitting, is_as_kept, share_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 
 KEPT_BYTES_A_FILE = 128 << 20
@@ -53,8 +53,8 @@ class RowSource:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._readers: OrderedDict[int, RowReader] = OrderedDict()
-        self._small: KeptRows | None = None
-        self._large: KeptRows | None = None
+        self._small: RowCache | None = None
+        self._large: RowCache | None = None
         self._asked = np.zeros(len(self.plan.files), np.int64)
         self._filling: dict[int, threading.Lock] = {}
         self._read_whole: set[int] = set()
@@ -114,7 +114,7 @@ class RowSource:
         """Let go of all files and kept rows; the next read opens the files again."""
         self._begin()
 
-    def _kept(self) -> tuple[KeptRows, KeptRows]:
+    def _kept(self) -> tuple[RowCache, RowCache]:
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
@@ -122,7 +122,7 @@ class RowSource:
                 self._small, self._large = self._choose()
             return self._small, self._large
 
-    def _choose(self) -> tuple[KeptRows, KeptRows]:
+    def _choose(self) -> tuple[RowCache, RowCache]:
         files = self.plan.files
         limit = self._kept_bytes
         if limit is None:
@@ -133,7 +133,7 @@ class RowSource:
         for name in chosen:
             groups[specs[name].row_bytes > _SMALL_ROW_BYTES][name] = (specs[name].row_shape, specs[name].dtype)
         small, large = groups
-        return KeptRows(small, files.num_rows if small else 0), KeptRows(large, files.num_rows if large else 0)
+        return RowCache(small, files.num_rows if small else 0), RowCache(large, files.num_rows if large else 0)
 
     def _check_files(self, row_ids: np.ndarray) -> list[tuple[int, int]]:
         """Make sure that the files are as they were, whether they are read or not; return them and their rows."""
@@ -163,7 +163,7 @@ class RowSource:
                 for file in touched:
                     check_state(self.plan.files.path(file), self.plan.state(file))
 
-    def _read_together(self, small: KeptRows, touched: list[tuple[int, int]]) -> None:
+    def _read_together(self, small: RowCache, touched: list[tuple[int, int]]) -> None:
         starts = self.plan.files.starts
         for file, asked in touched:
             if file in self._read_whole:

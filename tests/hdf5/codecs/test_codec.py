@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError
-from ray_h5.hdf5.codecs.codec import Shuffle, Step
+from ray_h5.hdf5.codecs.codec import ByteShuffle, Codec
 from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
@@ -175,7 +175,7 @@ def test_shuffle_of_any_length(size, nbytes):
     whole = nbytes // size * size
     shuffled = np.concatenate([data[:whole].reshape(-1, size).T.reshape(-1), data[whole:]])
     out = np.zeros(nbytes, "u1")
-    Shuffle(FilterStep(SHUFFLE, "shuffle", (size,))).decode(shuffled, out)
+    ByteShuffle(FilterStep(SHUFFLE, "shuffle", (size,))).decode(shuffled, out)
     assert out.tobytes() == data.tobytes()
 
 
@@ -273,7 +273,7 @@ def test_a_pipeline_that_is_not_decoded_here():
 
 def test_a_step_says_how_it_decodes():
     with pytest.raises(NotImplementedError):
-        Step(FilterStep(0, "")).decode(np.zeros(1, "u1"), np.zeros(1, "u1"))
+        Codec(FilterStep(0, "")).decode(np.zeros(1, "u1"), np.zeros(1, "u1"))
 
 
 # Streams as others may write them --------------------------------------------------------------

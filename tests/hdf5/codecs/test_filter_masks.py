@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CodecUnavailableError, CorruptChunkError, CorruptFileError, RayH5Error
-from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, Deflate, Fletcher32, Lzf, Shuffle, decodes
+from ray_h5.hdf5.codecs.pipeline import ByteShuffle, ChunkDecoder, DecodeError, Deflate, Fletcher32, Lzf, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
 from tests.hdf5.h5kit import (
@@ -463,7 +463,7 @@ def test_shuffle(size, length, shift):
     data = bytes(np.random.default_rng(0).integers(0, 256, length, dtype="u1"))
     stored = as_array(b"_" * shift + shuffle(data, size))[shift:]
     out = np.zeros(length + shift, "u1")[shift:]
-    Shuffle(FilterStep(SHUFFLE, "shuffle", (size,))).decode(stored, out)
+    ByteShuffle(FilterStep(SHUFFLE, "shuffle", (size,))).decode(stored, out)
     assert out.tobytes() == data
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.planning.epoch.order import EvenGroups, ListedGroups, Order, row_keys
+from ray_h5.planning.epoch.order import EvenChunkGroups, ListedChunkGroups, Order, row_keys
 from ray_h5.planning.epoch.plan import decide_unit, make_order, make_plan
-from ray_h5.planning.epoch.position import Stretch, read_block
+from ray_h5.planning.epoch.position import Remainder, read_block
 from ray_h5.planning.epoch.shuffle import Shuffle, make_key
 from ray_h5.planning.index.row_index import build_index
 from tests.planning.kit import plan_files
@@ -20,14 +20,16 @@ def starts_of(sizes):
 
 
 def listed(starts, size):
-    """The groups that `EvenGroups` stands for, one by one."""
+    """The groups that `EvenChunkGroups` stands for, one by one."""
     found = [0]
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         found += [*range(start + size, stop, size)] + ([stop] if stop > start else [])
-    return ListedGroups(np.array(found))
+    return ListedChunkGroups(np.array(found))
 
 
-@pytest.mark.parametrize("groups", [EvenGroups(starts_of([5, 0, 8, 3]), 3), ListedGroups(np.array([0, 5, 16]))])
+@pytest.mark.parametrize(
+    "groups", [EvenChunkGroups(starts_of([5, 0, 8, 3]), 3), ListedChunkGroups(np.array([0, 5, 16]))]
+)
 def test_groups_are_drawn_once_an_epoch(groups, monkeypatch):
     drawn = []
     really = type(groups)._draw
@@ -45,21 +47,21 @@ file_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
 
 
 @given(file_sizes, st.integers(1, 45), st.integers(0, 5))
-def test_even_groups_are_the_listed_ones(sizes, group_rows, seed):
+def test_even_groups_are_the_listed_ones(sizes, chunk_group_rows, seed):
     starts = starts_of(sizes)
     key = make_key(seed)
     positions = np.arange(starts[-1])
-    found = EvenGroups(starts, group_rows).ranks(positions, key)
+    found = EvenChunkGroups(starts, chunk_group_rows).ranks(positions, key)
     assert np.array_equal(np.sort(found), positions)
-    assert np.array_equal(found, listed(starts, group_rows).ranks(positions, key))
+    assert np.array_equal(found, listed(starts, chunk_group_rows).ranks(positions, key))
     some = np.random.default_rng(seed).permutation(positions)[:7]
-    assert np.array_equal(EvenGroups(starts, group_rows).ranks(some, key), found[some])
+    assert np.array_equal(EvenChunkGroups(starts, chunk_group_rows).ranks(some, key), found[some])
 
 
 def test_even_groups_beyond_the_table_are_the_listed_ones():
     starts = starts_of(np.random.default_rng(0).integers(0, 9, 60_000))
     positions = np.arange(starts[-1])
-    found = EvenGroups(starts, 3).ranks(positions, make_key(0))
+    found = EvenChunkGroups(starts, 3).ranks(positions, make_key(0))
     assert np.array_equal(np.sort(found), positions)
     assert np.array_equal(found, listed(starts, 3).ranks(positions, make_key(0)))
 
@@ -67,20 +69,20 @@ def test_even_groups_beyond_the_table_are_the_listed_ones():
 def test_even_groups_keep_nothing_of_the_size_of_the_data():
     starts = starts_of([10**9 + 3] * 10)
     positions = np.arange(7 * 10**9, 7 * 10**9 + 1000)
-    found = EvenGroups(starts, 64).ranks(positions, make_key(0))
+    found = EvenChunkGroups(starts, 64).ranks(positions, make_key(0))
     assert len(np.unique(found)) == 1000
     assert np.count_nonzero(np.diff(found) != 1) <= 1000 // 64 + 2
 
 
 @given(file_sizes, st.integers(1, 20), st.integers(1, 60), st.integers(0, 3), st.booleans())
-def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, group_rows, window, epoch, selects):
+def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, chunk_group_rows, window, epoch, selects):
     starts = starts_of(sizes)
     rows = int(starts[-1])
-    groups = listed(starts, group_rows)
+    groups = listed(starts, chunk_group_rows)
     if selects:
         keep = np.flatnonzero(np.random.default_rng(rows).random(rows) < 0.5)
         starts_kept = np.unique(np.searchsorted(keep, groups.starts))
-        rows, groups = len(keep), ListedGroups(starts_kept)
+        rows, groups = len(keep), ListedChunkGroups(starts_kept)
     if not rows:
         return
     order = Order(rows, Shuffle("chunks", 5, window), groups)
@@ -97,7 +99,7 @@ def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, group_rows,
 def test_rows_and_files(sizes, unit, epoch):
     starts = starts_of(sizes)
     rows = int(starts[-1])
-    order = Order(rows, Shuffle(unit, 1), ListedGroups(np.unique(starts)) if unit == "files" else None)
+    order = Order(rows, Shuffle(unit, 1), ListedChunkGroups(np.unique(starts)) if unit == "files" else None)
     found = order.ranks(np.arange(rows), epoch)
     assert np.array_equal(np.sort(found), np.arange(rows))
     if unit == "files":
@@ -106,13 +108,13 @@ def test_rows_and_files(sizes, unit, epoch):
         assert np.count_nonzero(np.diff(found) != 1) <= sum(size > 0 for size in sizes) - 1
 
 
-GROUPS = EvenGroups(starts_of([5, 0, 8, 3]), 3)
+GROUPS = EvenChunkGroups(starts_of([5, 0, 8, 3]), 3)
 GOLDEN = [
     (Order(16, Shuffle("rows", 7)), 2, [9, 10, 14, 13, 15, 2, 1, 6, 4, 7, 11, 0, 12, 8, 5, 3]),
     (Order(16, Shuffle("chunks", 7, 6), GROUPS), 0, [5, 13, 7, 15, 6, 14, 3, 10, 9, 4, 8, 11, 0, 2, 12, 1]),
     (Order(16, Shuffle("chunks", 7, 6), GROUPS), 1, [6, 14, 7, 5, 15, 13, 8, 1, 10, 0, 2, 9, 3, 12, 4, 11]),
     (
-        Order(16, Shuffle("files", 7), ListedGroups(np.array([0, 5, 13, 16]))),
+        Order(16, Shuffle("files", 7), ListedChunkGroups(np.array([0, 5, 13, 16]))),
         0,
         [13, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4],
     ),
@@ -133,7 +135,10 @@ def test_golden_keys_of_rows():
 
 
 def test_epochs_differ_and_repeat():
-    for order in (Order(64, Shuffle("rows", 0)), Order(64, Shuffle("chunks", 0, 16), EvenGroups(starts_of([64]), 4))):
+    for order in (
+        Order(64, Shuffle("rows", 0)),
+        Order(64, Shuffle("chunks", 0, 16), EvenChunkGroups(starts_of([64]), 4)),
+    ):
         first, again, second = (order.ranks(np.arange(64), epoch).tolist() for epoch in (0, 0, 1))
         assert first == again != second
 
@@ -163,7 +168,7 @@ def chunked(tmp_path_factory):
 
 
 def epoch_of(plan, epoch=0):
-    blocks = [read_block(plan, Stretch(epoch), i) for i in range(Stretch(epoch).cut(plan).num_blocks)]
+    blocks = [read_block(plan, Remainder(epoch), i) for i in range(Remainder(epoch).cut(plan).num_blocks)]
     for block in blocks:
         if "x" in block.rows.arrays:
             assert (block.rows.arrays["x"] == block.rows.row_ids[:, None]).all()
@@ -208,7 +213,7 @@ def test_a_chunk_is_decoded_once_an_epoch(chunked, predicate, window):
     wanted = len({*zip(of.tolist(), ((ids - plan.files.starts[of]) // CHUNK).tolist(), strict=True)})
     for epoch in range(3):
         decoded = sum(block.rows.stats.chunks_decoded for block in epoch_of(plan, epoch))
-        blocks = Stretch().cut(plan).num_blocks
+        blocks = Remainder().cut(plan).num_blocks
         # A group that straddles two blocks is read by both.
         assert wanted <= decoded <= wanted + blocks - 1
 
@@ -228,7 +233,7 @@ def test_aligned_groups_are_decoded_exactly_once(tmp_path):
 def test_auto_takes_rows_where_that_costs_nothing(chunked, columns, unit):
     index = build_index(chunked, columns)
     assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == unit
-    assert decide_unit(Shuffle("auto", 0), index.group_rows) == unit
+    assert decide_unit(Shuffle("auto", 0), index.chunk_group_rows) == unit
     assert decide_unit(Shuffle("auto", 0, window_rows=4), 1) == "chunks"
 
 
@@ -236,7 +241,7 @@ def test_an_order_of_nothing(chunked):
     for unit in ("rows", "chunks", "files", "auto"):
         _, plan = plan_files(chunked, predicate=pc.field("label") == 99, shuffle=Shuffle(unit, 0))
         assert plan.num_rows == 0
-        assert Stretch().cut(plan).num_blocks == 0
+        assert Remainder().cut(plan).num_blocks == 0
 
 
 @pytest.mark.parametrize("epoch", range(3))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.planning.epoch import plan as planning
 from ray_h5.planning.epoch.plan import Tail, by_file, choose_block_rows
-from ray_h5.planning.epoch.position import Position, Stretch, read_block, resume
+from ray_h5.planning.epoch.position import Position, Remainder, read_block, resume
 from ray_h5.planning.index.row_index import build_index
 
 
@@ -24,8 +24,8 @@ def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
 def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, selection):
     plan = pickle.loads(pickle.dumps(make_plan(five_files, block_rows, selection)))
     expected = np.arange(13) if selection is None else selection
-    cut = Stretch().cut(plan)
-    blocks = [read_block(plan, Stretch(), block).rows for block in range(cut.num_blocks)]
+    cut = Remainder().cut(plan)
+    blocks = [read_block(plan, Remainder(), block).rows for block in range(cut.num_blocks)]
     sizes = [len(block.row_ids) for block in blocks]
     assert sizes == [stop - start for start, stop in map(cut.bounds, range(cut.num_blocks))]
     assert all(size == block_rows for size in sizes[:-1])
@@ -41,7 +41,7 @@ def test_a_limit_reads_no_more_rows(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(1000.0).reshape(100, 10), chunks=(1, 10), compression="gzip")
     plan = make_plan([str(tmp_path / "a.h5")], 50, columns=["x"])
-    block = read_block(plan, Stretch(), 1, limit=3).rows
+    block = read_block(plan, Remainder(), 1, limit=3).rows
     assert block.row_ids.tolist() == [50, 51, 52]
     assert block.stats.chunks_decoded == 3
 
@@ -60,7 +60,7 @@ def test_no_columns_opens_no_file(five_files, tmp_path):
     bare = dataclasses.replace(plan, columns=())
     for path in five_files:
         (tmp_path / path).unlink()
-    assert read_block(bare, Stretch(), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
+    assert read_block(bare, Remainder(), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
 
 
 def test_a_tail_that_leaves_nothing_is_refused(five_files):
@@ -92,7 +92,7 @@ def test_a_file_that_changed_after_planning_is_refused(five_files):
     with h5py.File(five_files[4], "a") as file:
         file["label"][0] = 7
     with pytest.raises(StaleIndexError, match=r"f4.h5: the file changed between planning and reading"):
-        read_block(plan, Stretch(), 0)
+        read_block(plan, Remainder(), 0)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**10))

@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError, PositionError, RayH5Error
 from ray_h5.planning.epoch.fingerprint import Fingerprint
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import ReadPlan, Tail
-from ray_h5.planning.epoch.position import Position, Stretch, position_of, read_block, resume
+from ray_h5.planning.epoch.position import Position, Remainder, position_of, read_block, resume
 from ray_h5.planning.epoch.progress import Cut, Done
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.index.file_facts import Scope
@@ -32,20 +32,20 @@ def plan_of(num_rows, block_rows, shuffle=None, tail=None):
 _IDENTITY = dataclasses.make_dataclass("Identity", ["size", "mtime_ns", "ctime_ns", "inode"])(1, 2, 3, 4)
 
 
-def by_rank(plan, stretch):
+def by_rank(plan, remainder):
     """The row ids that each rank gets, which takes blocks in turn; those that cannot be shared are dropped."""
-    cut = stretch.cut(plan)
-    blocks = [plan.at(stretch.positions(plan, i), stretch.epoch).tolist() for i in range(cut.num_blocks)]
+    cut = remainder.cut(plan)
+    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
     if cut.unshared_rows:
         assert len(blocks.pop()) == cut.unshared_rows < cut.world_size
     return [[row for block in blocks[rank :: cut.world_size] for row in block] for rank in range(cut.world_size)]
 
 
-def consume(plan, stretch, rows):
+def consume(plan, remainder, rows):
     """What ranks have had, once each has done `rows` rows (or all there are); and the position then."""
-    shares = by_rank(plan, stretch)
+    shares = by_rank(plan, remainder)
     rows = min(rows, len(shares[0]))
-    return [row for share in shares for row in share[:rows]], position_of(plan, stretch, rows)
+    return [row for share in shares for row in share[:rows]], position_of(plan, remainder, rows)
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
@@ -71,16 +71,16 @@ def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, e
     had, earlier = [], ()
     for world_size, block_rows, rows in runs:
         plan = plan_of(num_rows, block_rows, shuffle)
-        rows_of_run, position = consume(plan, Stretch(epoch, earlier, world_size), rows)
+        rows_of_run, position = consume(plan, Remainder(epoch, earlier, world_size), rows)
         had += rows_of_run
         position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
         earlier = position.done
     for world_size in (1, 2, 5):
-        stretch = resume(plan_of(num_rows, 7, shuffle), position, world_size)
-        assert stretch.epoch == epoch
-        left = by_rank(plan_of(num_rows, 7, shuffle), stretch)
+        remainder = resume(plan_of(num_rows, 7, shuffle), position, world_size)
+        assert remainder.epoch == epoch
+        left = by_rank(plan_of(num_rows, 7, shuffle), remainder)
         rest = list(chain(*left))
-        unshared = stretch.cut(plan_of(num_rows, 7, shuffle)).unshared_rows
+        unshared = remainder.cut(plan_of(num_rows, 7, shuffle)).unshared_rows
         assert unshared < world_size
         assert len(had + rest) + unshared == num_rows
         assert len({*had, *rest}) == len(had + rest)
@@ -94,18 +94,18 @@ def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, e
 def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, second_world, batch):
     num_rows, block_rows = 97, 8
     plan = plan_of(num_rows, block_rows, Shuffle("rows", 1))
-    whole = by_rank(plan, Stretch(2, (), world_size))
+    whole = by_rank(plan, Remainder(2, (), world_size))
     for steps in range(num_rows // world_size // batch + 2):
-        had, position = consume(plan, Stretch(2, (), world_size), steps * batch)
+        had, position = consume(plan, Remainder(2, (), world_size), steps * batch)
         rest = by_rank(plan, resume(plan, position, second_world))
         assert len({*had, *chain(*rest)}) == len(had) + sum(map(len, rest)) > num_rows - second_world
         if second_world == world_size and batch * steps % block_rows == 0:
             # At the end of a round of blocks, each rank goes on with what it would have had.
             assert [share[position.rows :] for share in whole] == rest
         # What is left keeps its order: that of the epoch, as those who take blocks in turn see it.
-        stretch = resume(plan, position, 1)
+        remainder = resume(plan, position, 1)
         left = np.concatenate(
-            [np.empty(0, int), *(stretch.positions(plan, i) for i in range(stretch.cut(plan).num_blocks))]
+            [np.empty(0, int), *(remainder.positions(plan, i) for i in range(remainder.cut(plan).num_blocks))]
         )
         assert (np.diff(left) > 0).all()
 
@@ -167,7 +167,7 @@ def test_what_is_no_position_is_refused(state):
 
 def test_a_position_of_something_else_is_refused():
     plan = plan_of(50, 8, Shuffle("rows", 1))
-    _, position = consume(plan, Stretch(0, (), 2), 16)
+    _, position = consume(plan, Remainder(0, (), 2), 16)
     assert resume(plan, position, 2).cut(plan).num_rows == 18
     for other in (
         plan_of(51, 8, Shuffle("rows", 1)),
@@ -186,17 +186,17 @@ TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), s
 tailed_runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(0, 40), TAILS), max_size=4)
 
 
-def positions_by_rank(plan, stretch):
-    blocks = [stretch.positions(plan, i) for i in range(stretch.cut(plan).num_blocks)]
-    return [np.concatenate([np.empty(0, int), *blocks[r :: stretch.world_size]]) for r in range(stretch.world_size)]
+def positions_by_rank(plan, remainder):
+    blocks = [remainder.positions(plan, i) for i in range(remainder.cut(plan).num_blocks)]
+    return [np.concatenate([np.empty(0, int), *blocks[r :: remainder.world_size]]) for r in range(remainder.world_size)]
 
 
-def run_some(plan, stretch, rows):
+def run_some(plan, remainder, rows):
     """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
-    shares = positions_by_rank(plan, stretch)
+    shares = positions_by_rank(plan, remainder)
     rows = min(rows, *map(len, shares))
     had = np.concatenate([share[:rows] for share in shares])
-    return had, Position.from_dict(json.loads(json.dumps(position_of(plan, stretch, rows).to_dict())))
+    return had, Position.from_dict(json.loads(json.dumps(position_of(plan, remainder, rows).to_dict())))
 
 
 @given(st.integers(1, 120), tailed_runs)
@@ -204,12 +204,12 @@ def test_whatever_the_tails_of_runs_were_the_rest_is_each_row_once(num_rows, run
     had, earlier = [], ()
     for world_size, block_rows, rows, tail in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
-        some, position = run_some(plan, Stretch(0, earlier, world_size), rows)
+        some, position = run_some(plan, Remainder(0, earlier, world_size), rows)
         had += some[some < num_rows].tolist()
         assert resume(plan, position, world_size).done == position.done
         earlier = position.done
     plan = plan_of(num_rows, 7, Shuffle("rows", 1))
-    (rest,) = positions_by_rank(plan, Stretch(0, earlier, 1))
+    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
     assert sorted([*had, *rest.tolist()]) == list(range(num_rows))
 
 
@@ -218,12 +218,12 @@ def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
     had, earlier = [], ()
     for world_size, block_rows, rows, _ in runs:
         some, position = run_some(
-            plan_of(num_rows, block_rows, Shuffle("rows", 1), tail), Stretch(0, earlier, world_size), rows
+            plan_of(num_rows, block_rows, Shuffle("rows", 1), tail), Remainder(0, earlier, world_size), rows
         )
         had += some.tolist()
         earlier = position.done
     plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(plan, Stretch(0, earlier, 1))
+    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
     assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
 
 
@@ -232,10 +232,10 @@ def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
     earlier = ()
     for world_size, block_rows, rows, other in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), other)
-        earlier = run_some(plan, Stretch(0, earlier, world_size), rows)[1].done
+        earlier = run_some(plan, Remainder(0, earlier, world_size), rows)[1].done
     plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(plan, Stretch(0, earlier, 1))
-    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Stretch(0, earlier, 1))
+    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
+    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Remainder(0, earlier, 1))
     if not earlier or earlier[-1].tail != tail:
         assert len(rest) == tail.apply(len(left))
         repeated = rest[len(left) :]
@@ -334,7 +334,7 @@ def test_what_differs_is_named(written, before, now, expected):
         return plan_files(written[paths], shuffle=shuffle, **options)[1]
 
     plan = plan_with(**before)
-    state = json.loads(json.dumps(position_of(plan, Stretch(), 8).to_dict()))
+    state = json.loads(json.dumps(position_of(plan, Remainder(), 8).to_dict()))
     with pytest.raises(PositionError) as caught:
         resume(plan_with(**now), Position.from_dict(state), 1)
     assert f"What differs: {expected}" in str(caught.value)
@@ -347,7 +347,7 @@ def test_what_differs_is_named(written, before, now, expected):
 
 def test_where_files_lie_and_how_they_are_cut_into_blocks_is_no_difference(written):
     plan = plan_files(written["one"], shuffle=CHUNKS)[1]
-    position = Position.from_dict(position_of(plan, Stretch(), 8).to_dict())
+    position = Position.from_dict(position_of(plan, Remainder(), 8).to_dict())
     for options in ({}, {"block_rows": 3}):
         other = plan_files(written["moved"], shuffle=CHUNKS, **options)[1]
         tail = dataclasses.replace(other, tail=Tail("drop", 16))
@@ -358,12 +358,12 @@ def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
     first, second = (plan_files(written["two"], shuffle=Shuffle(seed=None))[1] for _ in range(2))
     second = pickle.loads(pickle.dumps(second))
     assert first.seed != second.seed
-    position = Position.from_dict(json.loads(json.dumps(position_of(first, Stretch(2), 24).to_dict())))
-    stretch = resume(second, position, 1)
-    blocks = [read_block(second, stretch, i) for i in range(stretch.cut(second).num_blocks)]
+    position = Position.from_dict(json.loads(json.dumps(position_of(first, Remainder(2), 24).to_dict())))
+    remainder = resume(second, position, 1)
+    blocks = [read_block(second, remainder, i) for i in range(remainder.cut(second).num_blocks)]
     assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
     assert {block.seed for block in blocks} == {first.seed}
-    again = position_of(second, stretch, 8)
+    again = position_of(second, remainder, 8)
     assert (again.seed, again.plan_hash, again.plan) == (first.seed, first.hash, first.fingerprint)
     given = dataclasses.replace(position, seed=first.seed)
     with pytest.raises(PositionError, match=f"seed {first.seed}, not 5"):
@@ -388,9 +388,9 @@ def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
     block_rows *= 4
     for rule in ("drop", "pad"):
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 3), Tail(rule, tail_rows))
-        stretch = Stretch(epoch, (), world_size)
-        cut = stretch.cut(plan)
-        positions = np.concatenate([np.empty(0, int), *(stretch.positions(plan, i) for i in range(cut.num_blocks))])
+        remainder = Remainder(epoch, (), world_size)
+        cut = remainder.cut(plan)
+        positions = np.concatenate([np.empty(0, int), *(remainder.positions(plan, i) for i in range(cut.num_blocks))])
         assert positions.tolist() == list(range(plan.num_positions))
         assert plan.num_positions % tail_rows == 0
         assert abs(plan.num_positions - num_rows) < tail_rows
@@ -425,17 +425,17 @@ def test_rows_that_are_done_are_not_read(five_files):
     position = Position(0, 0, 4, 1, 2, plan.hash)
     with open(five_files[0], "w"):
         pass
-    stretch = resume(plan, position, 1)
-    found = [read_block(plan, stretch, i).rows for i in range(stretch.cut(plan).num_blocks)]
+    remainder = resume(plan, position, 1)
+    found = [read_block(plan, remainder, i).rows for i in range(remainder.cut(plan).num_blocks)]
     assert np.concatenate([rows.row_ids for rows in found]).tolist() == list(range(4, 13))
     with pytest.raises(RayH5Error):
-        read_block(plan, Stretch(), 0)
+        read_block(plan, Remainder(), 0)
 
 
 @settings(max_examples=50)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
 def test_a_limit_takes_the_first_rows_of_a_block(num_rows, block_rows, block, limit):
     plan = plan_of(num_rows, block_rows)
-    stretch = Stretch(0, (Done(1, 1, 4),))
-    if block < stretch.cut(plan).num_blocks:
-        assert stretch.positions(plan, block, limit).tolist() == stretch.positions(plan, block)[:limit].tolist()
+    remainder = Remainder(0, (Done(1, 1, 4),))
+    if block < remainder.cut(plan).num_blocks:
+        assert remainder.positions(plan, block, limit).tolist() == remainder.positions(plan, block)[:limit].tolist()

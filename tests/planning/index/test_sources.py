@@ -13,7 +13,7 @@ import pytest
 from ray_h5.errors import MissingSourceError, SchemaMismatchError, StaleIndexError, UnknownColumnError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.epoch.plan import make_plan, read_rows
-from ray_h5.planning.files import Files
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import MEMORY
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup
@@ -21,7 +21,7 @@ from ray_h5.planning.index.row_index import build_index
 from ray_h5.planning.index.select import select
 from ray_h5.planning.index.sources import Origin, SourceTable
 from ray_h5.planning.kfold import fold_groups, fold_predicates
-from ray_h5.planning.predicates.criteria import any_equal, derived_name, row_mask, where
+from ray_h5.planning.predicates.criteria import any_equal, row_mask, virtual_name, where
 from tests.planning.kit import plan_files
 
 ROWS = np.arange(6)
@@ -221,7 +221,7 @@ def test_a_source_that_changes_between_index_and_values(tmp_path, change, by):
     if by == "another column":
         index.find(["x"])
     write(tmp_path / "s.h5", x=CHANGES[change])
-    name = "x" if by != "derived" else derived_name("x", any_equal(3))
+    name = "x" if by != "derived" else virtual_name("x", any_equal(3))
     with pytest.raises(StaleIndexError) as caught:
         index.look_up([name])
     for part in (main, "column 'x'", str(tmp_path / "s.h5")):
@@ -349,7 +349,7 @@ def test_folds_are_of_the_source_as_it_is(tmp_path):
     main = write(tmp_path / "a.h5", x=link("s.h5"))
 
     def tested():
-        files = Files.of([main], allow_external=[tmp_path])
+        files = FileOptions.of([main], allow_external=[tmp_path])
         return sorted(str(test) for _, test in fold_predicates(files, 2, "x", None, 0, where))
 
     for values in ([1, 1, 2, 2, 1, 2], [3, 3, 4, 4, 3, 4]):
@@ -359,7 +359,7 @@ def test_folds_are_of_the_source_as_it_is(tmp_path):
 
 def test_folds_of_a_source_that_changes_amid_them(tmp_path):
     write(tmp_path / "s.h5", x=ROWS)
-    files = Files.of([write(tmp_path / "a.h5", x=link("s.h5"))], allow_external=[tmp_path])
+    files = FileOptions.of([write(tmp_path / "a.h5", x=link("s.h5"))], allow_external=[tmp_path])
     index = files.index(["x"])
     write(tmp_path / "s.h5", x=ROWS + 1)
     with pytest.raises(StaleIndexError, match=r"column 'x' leads to .*s\.h5, which changed"):

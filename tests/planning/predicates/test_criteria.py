@@ -11,7 +11,7 @@ import ray_h5
 from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.predicates import virtual_columns
-from ray_h5.planning.predicates.criteria import any_equal, between, derived_name, parse_derived, row_mask, where
+from ray_h5.planning.predicates.criteria import any_equal, between, parse_virtual, row_mask, virtual_name, where
 from ray_h5.planning.predicates.evaluate import as_expression, evaluate
 from tests.planning.kit import plan_files
 
@@ -187,9 +187,9 @@ def test_what_cannot_be_compared_says_what_with_what(criteria):
 @given(st.text(), st.one_of(st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False)), st.none() | st.text())
 def test_a_virtual_column_has_a_name_that_says_what_it_is(column, value, valid):
     criterion = any_equal(value, valid=valid)
-    assert parse_derived(derived_name(column, criterion)) == (column, criterion)
-    assert parse_derived(derived_name(column, row_mask())) == (column, row_mask())
-    assert parse_derived(column) is None or column.startswith("ray_h5:")
+    assert parse_virtual(virtual_name(column, criterion)) == (column, criterion)
+    assert parse_virtual(virtual_name(column, row_mask())) == (column, row_mask())
+    assert parse_virtual(column) is None or column.startswith("ray_h5:")
 
 
 # Virtual columns, over files ---------------------------------------------------------------------
