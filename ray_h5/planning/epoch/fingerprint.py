@@ -106,8 +106,8 @@ class Fingerprint:
             found.append(f"window_rows {self.window_rows}, not {other.window_rows}")
         if self.chunk_group_rows != other.chunk_group_rows:
             found.append(
-                f"chunks of {self.chunk_group_rows} rows, not {other.chunk_group_rows} (the widest column decides: columns= of "
-                "the run before, and files that are stored as they were)"
+                f"chunks of {self.chunk_group_rows} rows, not {other.chunk_group_rows} (the widest column decides: "
+                "columns= of the run before, and files that are stored as they were)"
             )
         return found
 
