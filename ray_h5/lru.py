@@ -1,92 +1,102 @@
-"""What this process keeps of what it found out: bounded, and safe to use from several threads and after a fork."""
+"""A bounded cache that drops the least recently used values; thread-safe and fork-safe."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from ray_h5.fork import PerProcess
+
+__all__ = ["LRU"]
+
 Value = TypeVar("Value")
 
 
 class LRU(Generic[Value]):
-    """The values used last, by their keys; for the life of the process.
+    """The most recently used values, by their keys. After a fork, the cache of the child is empty.
 
     Parameters
     ----------
-    most : int
+    max_items : int
         How many values are kept.
-    most_bytes : int, optional
+    max_bytes : int, optional
         How many bytes they may hold together.
     nbytes : callable, optional
-        Returns the bytes that a value holds. What it returned when the value came is what counts.
-
-    Attributes
-    ----------
-    total_bytes : int
-        Bytes that the values hold.
+        Returns the bytes that a value holds. It is called when the value is stored.
     """
 
     def __init__(
-        self, most: int, most_bytes: int | None = None, nbytes: Callable[[Value], int] = lambda _value: 0
+        self, max_items: int, max_bytes: int | None = None, nbytes: Callable[[Value], int] = lambda _value: 0
     ) -> None:
-        self.most, self.most_bytes = most, most_bytes
+        self.max_items, self.max_bytes = max_items, max_bytes
         self._nbytes = nbytes
-        self._start()
-        os.register_at_fork(after_in_child=self._after_fork)
+        self._state: PerProcess[_State[Value]] = PerProcess(_State)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._state.value.items)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that the values hold."""
+        return self._state.value.total_bytes
 
     def get(self, key: Hashable) -> Value | None:
-        """Return a value, if it is there."""
-        with self._lock:
-            if key not in self._kept:
+        """Return the value of a key; None if there is none."""
+        state = self._state.value
+        with state.lock:
+            if key not in state.items:
                 return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            state.items.move_to_end(key)
+            return state.items[key][0]
+
+    def values(self) -> list[Value]:
+        """Return all values, the least recently used first."""
+        state = self._state.value
+        with state.lock:
+            return [value for value, _ in state.items.values()]
+
+    def put(self, key: Hashable, value: Value) -> None:
+        """Store a value."""
+        self.update(key, lambda _: value)
 
     def update(self, key: Hashable, change: Callable[[Value | None], Value]) -> Value:
-        """Keep, and return, what `change` makes of the value that is there; meanwhile nobody else changes it."""
-        with self._lock:
-            known = self._kept[key][0] if key in self._kept else None
+        """Store, and return, what `change` makes of the value of a key; no other thread changes it meanwhile."""
+        state = self._state.value
+        with state.lock:
+            known = state.items[key][0] if key in state.items else None
             value = change(known)
             if value is known:
-                self._kept.move_to_end(key)
+                state.items.move_to_end(key)
                 return value
-            self._remove(key)
-            self._kept[key] = value, self._nbytes(value)
-            self.total_bytes += self._kept[key][1]
-            while len(self._kept) > self.most or (self.most_bytes is not None and self.total_bytes > self.most_bytes):
-                self._remove(next(iter(self._kept)))
+            state.remove(key)
+            state.items[key] = value, self._nbytes(value)
+            state.total_bytes += state.items[key][1]
+            while len(state.items) > self.max_items or (
+                self.max_bytes is not None and state.total_bytes > self.max_bytes
+            ):
+                state.remove(next(iter(state.items)))
             return value
 
     def drop(self, key: Hashable, value: Value) -> None:
-        """Forget a value, unless another one took its place."""
-        with self._lock:
-            if key in self._kept and self._kept[key][0] is value:
-                self._remove(key)
+        """Remove a value, unless the key has another one by now."""
+        state = self._state.value
+        with state.lock:
+            if key in state.items and state.items[key][0] is value:
+                state.remove(key)
 
     def clear(self) -> None:
-        """Forget all values."""
-        with self._lock:
-            self._kept.clear()
-            self.total_bytes = 0
+        """Remove all values."""
+        self._state.renew()
 
-    def _remove(self, key: Hashable) -> None:
-        if key in self._kept:
-            self.total_bytes -= self._kept.pop(key)[1]
 
-    def _start(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+class _State(Generic[Value]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.items: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.total_bytes = 0
 
-    def _after_fork(self) -> None:
-        # A lock that another thread held at the fork would never be free in the child.
-        if self._lock.locked():
-            self._start()  # that thread was in the midst of a change
-        else:
-            self._lock = threading.Lock()
+    def remove(self, key: Hashable) -> None:
+        if key in self.items:
+            self.total_bytes -= self.items.pop(key)[1]

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from ray_h5.lru import LRU
-from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, mix, permute, unpermute
+from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, permute, unpermute
+from ray_h5.splitmix import mix_in_place
 
 _WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
 """What a key is for: no two draws share one."""
@@ -200,6 +201,6 @@ def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     first, second = _of_epoch(seed, epoch)[:2]
     keys = np.asarray(row_ids).astype(np.uint64)
     keys += np.uint64(first)
-    mix(keys)
+    mix_in_place(keys)
     keys ^= np.uint64(second)
-    return mix(keys)
+    return mix_in_place(keys)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
+from ray_h5.splitmix import GOLDEN, mix_in_place
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 
@@ -20,9 +21,6 @@ _TABLE_ROWS = 1 << 16
 """Up to here a permutation is a table, drawn exactly; half a megabyte."""
 
 _PIECE = 1 << 14
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +104,6 @@ def make_key(*words: int) -> RoundKeys:
     return tuple(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
 
 
-def mix(values: np.ndarray) -> np.ndarray:
-    """Return a good 64-bit hash of each uint64, in place.
-
-    Variant 13 of Stafford's finalizers, as in SplitMix64 (Steele, Lea & Flood 2014, "Fast
-    splittable pseudorandom number generators").
-    """
-    values ^= values >> np.uint64(30)
-    values *= _MIX_1
-    values ^= values >> np.uint64(27)
-    values *= _MIX_2
-    values ^= values >> np.uint64(31)
-    return values
-
-
 def permute(positions: np.ndarray, n: int, key: RoundKeys) -> np.ndarray:
     """Return where a permutation of ``range(n)`` puts `positions`, without making the permutation.
 
@@ -174,11 +158,11 @@ def _checked(positions: np.ndarray, n: int) -> np.ndarray:
 @lru_cache(maxsize=16)
 def _table(n: int, key: RoundKeys) -> np.ndarray:
     hashes = np.arange(n, dtype=np.uint64)
-    hashes *= _GOLDEN
+    hashes *= np.uint64(GOLDEN)
     hashes += np.uint64(key[0])
-    mix(hashes)
+    mix_in_place(hashes)
     hashes ^= np.uint64(key[1])
-    table = np.argsort(mix(hashes))  # no two hashes are equal: any sort gives the same
+    table = np.argsort(mix_in_place(hashes))  # no two hashes are equal: any sort gives the same
     table.setflags(write=False)
     return table
 
@@ -206,10 +190,10 @@ def _feistel(values: np.ndarray, bits: int, upper: int, key: RoundKeys, backward
     low, high = values & mask, values >> shift
     for turn in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
         if turn % 2 == 0:
-            step = mix(high ^ np.uint64(key[turn]))
+            step = mix_in_place(high ^ np.uint64(key[turn]))
             low = (low - step if backwards else low + step) & mask
         else:
-            step = _below(mix(low ^ np.uint64(key[turn])), size)
+            step = _below(mix_in_place(low ^ np.uint64(key[turn])), size)
             # Modulo `size`, without a division and without falling below zero.
             high += size - step if backwards else step
             high -= np.where(high >= size, size, np.uint64(0))

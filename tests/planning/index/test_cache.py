@@ -622,7 +622,7 @@ def test_memory_is_bounded(files, monkeypatch):
         assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
         assert len(MEMORY.kept) <= 3
     monkeypatch.setattr(MEMORY.kept, "most", 100)
-    monkeypatch.setattr(MEMORY.kept, "most_bytes", 60)
+    monkeypatch.setattr(MEMORY.kept, "max_bytes", 60)
     for predicate in (PREDICATE, where(score=1.0), PREDICATE):
         plan_files(files, predicate=predicate)
         assert 0 <= MEMORY.kept.total_bytes <= 60
@@ -638,7 +638,7 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
         with h5py.File(path, "w") as file:
             file["s"] = np.arange(20_000)
     MEMORY.clear()
-    monkeypatch.setattr(MEMORY.kept, "most_bytes", 2 * 160_000)
+    monkeypatch.setattr(MEMORY.kept, "max_bytes", 2 * 160_000)
     gc.collect()  # of tests before this one
     before = pa.total_allocated_bytes()
     plan_files(paths, predicate=where(s=[3, 5]))

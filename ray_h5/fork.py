@@ -1,0 +1,50 @@
+"""State that a fork must not share: locks, caches and open files of a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+__all__ = ["PerProcess"]
+
+Value = TypeVar("Value")
+
+_instances: WeakSet[PerProcess[Any]] = WeakSet()
+
+
+class PerProcess(Generic[Value]):
+    """A value that belongs to one process: after a fork, the child has a new one.
+
+    Another thread may hold a lock at the fork, or be in the middle of a change. In the child that thread does not
+    exist: the lock would never be free, and the change never complete.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a new value.
+
+    Attributes
+    ----------
+    value : object
+        The value of this process.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self.value = make()
+        _instances.add(self)
+
+    def renew(self) -> None:
+        """Replace the value by a new one."""
+        self.value = self._make()
+
+
+def _renew_all() -> None:
+    # The child has one thread yet: nobody else asks for a value meanwhile.
+    for each in list(_instances):
+        each.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
