@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ray_h5 import bench as benches
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import RayH5Error, printable
 from ray_h5.inspect import add_files, add_inspect, files_of
 
 _INTERRUPTED = 130
@@ -36,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str) -> int:
-    from ray_h5.hdf5.rows import printable
 
     # Messages may have several lines, and names of files and columns any character.
     print("\n".join(map(printable, f"ray-h5: {message}".split("\n"))), file=sys.stderr)

@@ -21,6 +21,7 @@ __all__ = [
     "NotHDF5Error",
     "NotReadableError",
     "OptionError",
+    "OutOfMemoryError",
     "PositionError",
     "PredicateError",
     "RayH5Error",
@@ -37,8 +38,22 @@ __all__ = [
 ]
 
 
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would take for a command, and what cannot be written as UTF-8."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 class RayH5Error(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Messages hold names that come from files. What a terminal would take for a command is escaped in them; they may
+    have several lines.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(
+            *("\n".join(map(printable, each.split("\n"))) if isinstance(each, str) else each for each in args)
+        )
 
 
 class OptionError(RayH5Error, ValueError):
@@ -129,6 +144,10 @@ class PredicateError(RayH5Error, ValueError):
 
 class RowIndexError(RayH5Error, IndexError):
     """A row number lies outside the file."""
+
+
+class OutOfMemoryError(RayH5Error, MemoryError):
+    """Rows take more memory than this process can have."""
 
 
 class ConstantColumnError(RayH5Error, ValueError):

@@ -1,13 +1,13 @@
-"""What options may be: Python's and numpy's numbers, or an error that names the option."""
+"""What options, and numbers in checkpoints, may be: Python's and numpy's numbers, or an error that names them."""
 
 from __future__ import annotations
 
 from numbers import Integral, Real
 from typing import TypeGuard
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, PositionError
 
-__all__ = ["as_integer", "is_integer", "is_number"]
+__all__ = ["as_integer", "check_count", "is_integer", "is_number"]
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -38,3 +38,9 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
         bound = "" if least is None else f" of {least} or more"
         raise OptionError(f"{name}={value!r}: expected an integer{bound}{instead}")
     return int(value)
+
+
+def check_count(what: str, value: object, least: int) -> None:
+    """Raise a PositionError unless what a position holds is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PositionError(f"{what}={value!r}: expected an integer of {least} or more")

@@ -6,7 +6,10 @@ import math
 
 import numpy as np
 
+from ray_h5.errors import OutOfMemoryError
+
 _POOLED_BYTES = 1 << 16
+_ENDLESS = 1 << 63
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -17,11 +20,17 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     that is in the page cache (measured: 2.5 against 5.0 GB/s).
     """
     nbytes = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject or nbytes < _POOLED_BYTES:
-        return np.empty(shape, dtype)
-    import pyarrow as pa  # here: transforms of a few values do without it
+    try:
+        if dtype.hasobject or not _POOLED_BYTES <= nbytes < _ENDLESS:
+            return np.empty(shape, dtype)
+        import pyarrow as pa  # here: transforms of a few values do without it
 
-    return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
+        return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
+    except (MemoryError, ValueError) as exc:  # pyarrow's error is a MemoryError too; numpy calls some shapes too big
+        raise OutOfMemoryError(
+            f"cannot have the memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
+            "where one row takes that much, its column may be damaged: leave it out with columns=[...]."
+        ) from exc
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

@@ -69,6 +69,8 @@ class DirectColumn:
         """
         if self._row_bytes == 0 or not len(request):
             return []
+        if self._is_empty:
+            return [partial(self._fill_rows, request, out)]
         if isinstance(request, RowRange) and (solid := self._solid_jobs(request, out)):
             return solid
         if self._index is None:
@@ -80,6 +82,15 @@ class DirectColumn:
             if offsets is not None:
                 return self._extent_jobs(request, offsets, out)
         return self._chunk_jobs(_Pieces.of(request, self._grid, self._index), out)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether nothing was ever written."""
+        return self._layout.offset is None if self._index is None else not len(self._index.numbers)
+
+    def _fill_rows(self, request: Request, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
+        rows = slice(request.place, request.place + request.count) if isinstance(request, RowRange) else request.places
+        out[rows] = self._layout.fill
 
     def _raw_offsets(self, rows: np.ndarray) -> np.ndarray | None:
         """Return where rows begin in the file, if all of them lie in chunks that are stored as they are.

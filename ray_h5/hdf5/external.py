@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_h5.errors import ExternalDataError, OptionError
+from ray_h5.errors import ExternalDataError, OptionError, printable
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.opening import absolute_path, translated
 
@@ -64,10 +64,11 @@ class ExternalPolicy:
         ExternalDataError
             If it lies outside the roots, or its name is relative to the current folder of a process.
         """
+        shown, real = printable(path), os.path.realpath(path)
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
                 raise ExternalDataError(
-                    f"{home}: {where} leads to {path}, but {variable} tells libhdf5 to look elsewhere; unset it"
+                    f"{home}: {where} leads to {shown}, but {variable} tells libhdf5 to look elsewhere; unset it"
                 )
         if not os.path.isabs(path):
             # What is looked at here might not be what another process reads.
@@ -75,11 +76,10 @@ class ExternalPolicy:
                 f"{home}: {where} leads to {path!r}, a relative name, which libhdf5 looks up in the current "
                 "folder of each process. Write the column again with an absolute name, or into the file."
             )
-        real = os.path.realpath(path)
         if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in self.roots):
             raise ExternalDataError(
-                f"{home}: {where} leads to {real}, which is outside allow_external={list(self.roots)}. If you "
-                f"trust it, pass allow_external=[{os.path.dirname(real)!r}]."
+                f"{home}: {where} leads to {printable(real)}, which is outside "
+                f"allow_external={list(self.roots)}. If you trust it, pass allow_external=[{os.path.dirname(real)!r}]."
             )
 
 

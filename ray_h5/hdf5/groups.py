@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import h5py
 
 from ray_h5.hdf5.links import Trail
-
-Address = tuple[int, int]
+from ray_h5.hdf5.traces import Address
 
 
 @dataclass(slots=True)
@@ -28,6 +27,8 @@ class Level:
         What tells it from other groups, whatever its name.
     trail : Trail
         What led to it.
+    again : bool
+        Whether it was listed before, by another name.
     holds : bool
         Whether there is a column below it.
     loops : set of tuple of int
@@ -39,19 +40,21 @@ class Level:
     prefix: str
     address: Address
     trail: Trail
+    again: bool = False
     holds: bool = False
     loops: set[Address] = field(default_factory=set)
 
 
 class Descent:
-    """The groups from the top one down to the one that is being listed; false when all are listed."""
+    """The groups from the top one down to the one that is being listed; none when all are listed."""
 
     def __init__(self, top: Level) -> None:
         self._levels = {top.address: top}
         self._barren: dict[Address, set[Address]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._levels)
+    def __len__(self) -> int:
+        """Return how many groups that are."""
+        return len(self._levels)
 
     @property
     def last(self) -> Level:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,14 +16,15 @@ from functools import partial
 
 import h5py
 
-from ray_h5.errors import MissingSourceError, RayH5Error, StaleIndexError
+from ray_h5.errors import RayH5Error, StaleIndexError
+from ray_h5.hdf5.changes import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.chunks import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.columns import H5pyColumn
 from ray_h5.hdf5.direct import DirectColumn
 from ray_h5.hdf5.external import Access, ExternalPolicy, identity_now
 from ray_h5.hdf5.guard import ChunkGuard
 from ray_h5.hdf5.headers import describe_column
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, SourceStates
 from ray_h5.hdf5.links import Sources
 from ray_h5.hdf5.notes import ColumnNotes, notes_of
 from ray_h5.hdf5.opening import check_regular_file, open_h5, translated
@@ -31,7 +33,7 @@ from ray_h5.hdf5.parser import H5Tree, describe
 from ray_h5.hdf5.source import LocalFile
 
 MAX_OPEN_FILES = 64
-"""Files kept per process. Each costs a descriptor; the usual limit is 1024."""
+"""Files kept per process. Each costs a descriptor; the usual limit is 1024. Of a lower one they take a quarter."""
 
 MAX_INDEX_BYTES = 256 << 20
 """What the chunk indexes of the files kept may take, 28 bytes a chunk. That of the file used last is kept anyhow."""
@@ -93,7 +95,8 @@ class OpenFile:
             # Columns may also have been asked for by names that are not in the list: "/x" is "x".
             columns = {name: self._columns[name] for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
-            return FileLayout(self.path, self._access.group, self.identity, columns, refused)
+            sought = tuple(self._sought.items())
+            return FileLayout(self.path, self._access.group, self.identity, columns, refused, sought)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return what the values of columns take in the file."""
@@ -116,35 +119,29 @@ class OpenFile:
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another that these columns come from, is not as when it was described."""
         check_identity(self.path, self.identity, self.source.identity(), swmr=self._access.swmr)
-        for path, identity in self._sources(names):
-            found = identity_now(path)
-            if identity is None:
-                self._check_absent(path, found)
-            elif found is None:
-                # libhdf5 would fill in, and say nothing.
-                raise MissingSourceError(f"{self.path}: a column of it leads to {path}, which no longer exists")
-            else:
-                check_identity(path, identity, found, swmr=self._access.swmr)
+        for name in names:
+            check_sources_now(self.path, name, self._columns[name].sources, swmr=self._access.swmr)
 
-    def _check_absent(self, path: str, found: FileIdentity | None) -> None:
-        # With swmr a reader keeps to the rows that there were.
-        if found is not None and not self._access.swmr:
-            raise StaleIndexError(
-                f"{self.path}: a column of it leads to {path}, which was not there when the column was described: "
-                "there may be more rows now. Make the dataset again."
-            )
+    def check_sources(self, name: str, expected: SourceStates) -> None:
+        """Raise unless the sources of a column are in some states: as it was described, or, if it was not, now."""
+        if name in self._columns:
+            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self._access.swmr)
+        else:
+            check_sources_now(self.path, name, expected, swmr=self._access.swmr)
+
+    def sources(self) -> dict[str, SourceStates]:
+        """Return the sources of the columns described so far."""
+        with self._lock:
+            return {name: layout.sources for name, layout in self._columns.items()}
 
     def is_current(self) -> bool:
         """Tell whether what is known of files behind links still holds."""
         with self._lock:
-            sources = [*self._sources(self._columns), *self._sought.items()]
+            sources = {*self._sought.items(), *(each for layout in self._columns.values() for each in layout.sources)}
         try:
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:
-            return False  # opened anew, it says so of the columns that this concerns
-
-    def _sources(self, names: Iterable[str]) -> list[tuple[str, FileIdentity | None]]:
-        return [source for name in names if name in self._columns for source in self._columns[name].sources]
+            return False  # opened again, it says so of the columns that this concerns
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
@@ -227,16 +224,10 @@ def _fresh(error: RayH5Error) -> RayH5Error:
     return fresh
 
 
-def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
-    """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
-
-    With `swmr`, if it is another file: a writer may have changed its size and its times.
-    """
-    if expected.inode != found.inode if swmr else expected != found:
-        raise StaleIndexError(
-            f"{path}: the file changed between planning and reading: expected {expected}, found {found}. "
-            "Make the dataset again; if something still writes to the file, wait for it."
-        )
+def _max_open() -> int:
+    """Return how many files may be kept: a part of the descriptors that this process may have."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, limit // 4))
 
 
 class _Handles:
@@ -263,7 +254,7 @@ class _Handles:
             self._open[access] = opened
             self._open.move_to_end(access)
             # Readers that still hold an evicted file keep it open until they let go of it.
-            while len(self._open) > MAX_OPEN_FILES:
+            while len(self._open) > _max_open():
                 self._open.popitem(last=False)
             self._bound_indexes()
 
@@ -281,6 +272,10 @@ class _Handles:
             for access in [access for access, value in self._open.items() if value is opened]:
                 del self._open[access]
 
+    def clear(self) -> None:
+        with self._lock:
+            self._open.clear()
+
 
 _handles = _Handles()
 _inherited: list[_Handles] = []
@@ -294,6 +289,11 @@ def open_file(path: str, group: str, policy: ExternalPolicy, swmr: bool = False)
 def forget(opened: OpenFile) -> None:
     """Take a file out of the cache, so that the next `open_file` opens it anew."""
     _handles.drop(opened)
+
+
+def forget_all() -> None:
+    """Take all files out of the cache; those that readers hold stay open."""
+    _handles.clear()
 
 
 def _start_afresh() -> None:

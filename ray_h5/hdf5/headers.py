@@ -19,6 +19,9 @@ _FILTER_NAMES = {
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2",
 }  # fmt: skip
 
+_MAX_ITEM_BYTES = 1 << 20
+"""The fill value of a column that is decoded here is kept in memory; a type of strings can claim 2 GiB."""
+
 SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
 
@@ -70,7 +73,8 @@ def describe_column(
         and not user_block
         and not dtype.hasobject
         and not odd_type
-        and _is_direct(dataset, storage, pipeline, lists_its_chunks)
+        and dtype.itemsize <= _MAX_ITEM_BYTES
+        and _is_direct(storage, pipeline, lists_its_chunks)
     )
     if not direct:
         _check_codecs(pipeline, where)
@@ -163,10 +167,9 @@ def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
     return FilterPipeline(tuple(steps))
 
 
-def _is_direct(dataset: h5py.Dataset, storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
+def _is_direct(storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
     if storage == "contiguous":
-        # No offset: nothing was ever written, all rows are the fill value.
-        return dataset.id.get_offset() is not None
+        return True  # without an offset too: nothing was ever written, all rows are the fill value
     return storage == "chunked" and decodes(pipeline) and lists_its_chunks
 
 

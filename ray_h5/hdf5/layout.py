@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,26 @@ class FileIdentity:
     @classmethod
     def of(cls, stat: os.stat_result) -> FileIdentity:
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]
+"""Other files that values come from, and their states; None for one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """The state of a file, and of other files that columns of it come from.
+
+    Attributes
+    ----------
+    identity : FileIdentity
+        Of the file.
+    sources : mapping of str to SourceStates
+        The sources of columns, by column; those of other columns may be in any state.
+    """
+
+    identity: FileIdentity
+    sources: Mapping[str, SourceStates] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +161,7 @@ class ColumnLayout:
     item_bytes: int = 0
     lists_its_chunks: bool = True
     user_block: int = 0
-    sources: tuple[tuple[str, FileIdentity | None], ...] = ()
+    sources: SourceStates = ()
     direct: bool = False
     odd_type: str = ""
     path: str = field(default="", compare=False)
@@ -195,6 +215,8 @@ class FileLayout:
         What can be read.
     refused : mapping of str to Exception
         What cannot be read, and the error that reading it raises.
+    sought : SourceStates
+        Other files that decide which columns there are: those on the way to groups, and to what cannot be read.
     """
 
     path: str
@@ -202,3 +224,4 @@ class FileLayout:
     identity: FileIdentity
     columns: Mapping[str, ColumnLayout]
     refused: Mapping[str, Exception]
+    sought: SourceStates = ()

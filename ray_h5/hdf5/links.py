@@ -10,21 +10,33 @@ from typing import Any
 
 import h5py
 
-from ray_h5.errors import CorruptFileError, MissingSourceError, TruncatedFileError, UnknownColumnError
+from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError, printable
 from ray_h5.hdf5.external import Access, identity_now, places_of
 from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.mappings import Mapping
 from ray_h5.hdf5.opening import open_h5, translated
 from ray_h5.hdf5.rows import few
 
-_MAX_LINK_HOPS = 32
-_MAX_NUMBERED = 1 << 20
+_MAX_LINKS = 32
+"""Links followed to find one object. libhdf5 follows 16; links to paths of links can lead through any number."""
+
+_MAX_NAMES = 1 << 12
+"""Names looked up to find one object, those in the paths of links included."""
+
+_MAX_SHOWN = 200
 
 LinkedFiles = dict[str, tuple[h5py.File, FileIdentity]]
 """The files that links led to, open, by path."""
 
 Sources = dict[str, FileIdentity | None]
 """Files outside, and their states; None for one that is not there."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """The way to one object: how many links and names it has led through so far."""
+
+    links: int = 0
+    names: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +65,15 @@ class Trail:
         """Return one that goes on from here by itself."""
         return Trail(self.access, self.linked, dict(self.sources))
 
-    def follow(self, start: h5py.Group, path: str, hops: int = 0, where: str = "") -> Any:
+    def follow(self, start: h5py.Group, path: str, where: str = "") -> Any:
         """Return what is at `path` below a group; `where` says in messages where that is."""
+        return self._follow(start, path, _Way(), where)
+
+    def take(self, group: h5py.Group, name: str, path: str) -> Any:
+        """Return what the link `name` of `group`, which has it, leads to; `path` is for messages."""
+        return self._take(group, name, path, _Way())
+
+    def _follow(self, start: h5py.Group, path: str, way: _Way, where: str = "") -> Any:
         here = start
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
@@ -63,37 +82,53 @@ class Trail:
                 if name is None or not here.id.links.exists(name):
                     where = where or f"below group {self.access.group!r}"
                     raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
-            here = self.take(here, part, path, hops)
+            here = self._take(here, part, path, way)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
                 column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
                 raise UnknownColumnError(f"{self.path}: {column!r} {_no_group(here, column, below)}")
         return here
 
-    def take(self, group: h5py.Group, name: str, path: str, hops: int = 0) -> Any:
-        """Return what the link `name` of `group`, which has it, leads to; `path` is for messages."""
+    def _take(self, group: h5py.Group, name: str, path: str, way: _Way) -> Any:
+        way.names += 1
+        if way.names > _MAX_NAMES:
+            raise CorruptFileError(
+                f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
+            )
         with translated(self.path, f"looking up {name!r}"):
             is_hard = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD
-            # getlink answers from the link itself and opens nothing behind it.
+            # getlink answers from the link itself and opens nothing that it leads to.
             link = None if is_hard else group.get(name, getlink=True)
         if link is not None:
-            return self._follow_link(group, link, name, hops)
+            self._check_name(group, name)
+            return self._follow_link(group, link, name, way)
         with translated(self.path, f"opening {path!r}"):
-            return _open(group, name)
+            return open_object(group, name.encode())
 
-    def _follow_link(self, group: h5py.Group, link: Any, name: str, hops: int) -> Any:
-        if hops >= _MAX_LINK_HOPS:
-            raise MissingSourceError(
-                f"{self.path}: link {name!r} leads through more than {_MAX_LINK_HOPS} links: a loop"
-            )
+    def _check_name(self, group: h5py.Group, name: str) -> None:
+        with translated(self.path, f"looking up {name!r}"):
+            found = group.id.links.get_val(name.encode())
+        path = found if isinstance(found, bytes) else found[-1]
+        try:
+            path.decode()
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{self.path}: link {name!r} leads to {path!r}, a name that is not UTF-8. Rename what it leads to "
+                "with h5py, by move(), and write the link again."
+            ) from None
+
+    def _follow_link(self, group: h5py.Group, link: Any, name: str, way: _Way) -> Any:
+        way.links += 1
+        if way.links > _MAX_LINKS:
+            raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
         try:
             if isinstance(link, h5py.SoftLink):
                 start = group.file if link.path.startswith("/") else group
-                return self.follow(start, link.path, hops + 1)
+                return self._follow(start, link.path, way)
             file = self._open_linked(link.filename, group.file.filename, f"external link {name!r}")
-            return self.follow(file["/"], link.path, hops + 1)
+            return self._follow(file["/"], link.path, way)
         except UnknownColumnError as exc:
             raise MissingSourceError(
-                f"{self.path}: link {name!r} leads to {link.path!r}, which does not exist"
+                f"{self.path}: link {name!r} leads to {_cut(link.path)!r}, which does not exist"
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
@@ -102,7 +137,7 @@ class Trail:
         self.sources.update(dict.fromkeys(absent))
         path = (places[len(absent) :] or places)[0]
         self.access.policy.admit(path, home=self.path, where=where)
-        self._look_at(path, where)
+        self.look_at(path, where)
         if path not in self.linked:
             opened = open_h5(path, self.access.swmr)
             # Of what was opened: by its name there may be another one by now.
@@ -110,61 +145,26 @@ class Trail:
         file, self.sources[path] = self.linked[path]
         return file
 
-    def _look_at(self, path: str, where: str) -> FileIdentity:
+    def look_at(self, path: str, where: str) -> FileIdentity:
         """Return the state of a file outside, and note it, even if there is none: libhdf5 would make up its values."""
         self.sources[path] = found = identity_now(path)
         if found is None:
-            raise MissingSourceError(f"{self.path}: {where} leads to {path}, which does not exist")
+            raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
         return found
 
-    def trace(self, dataset: h5py.Dataset, where: str, hops: int = 0) -> None:
-        """Look at each file that the values of a dataset come from, however many steps away."""
-        if dataset.is_virtual:
-            for mapping in Mapping.all_of(dataset):
-                self._trace_mapping(dataset, mapping, f"virtual dataset of {where}", hops)
-        left = (dataset.size or 0) * dataset.id.get_type().get_size()
-        for file_name, offset, size in dataset.external or ():
-            what, path = f"external storage of {where}", os.fsdecode(file_name)
-            self.access.policy.admit(path, home=self.path, where=what)
-            needed = min(size, left)
-            left -= needed
-            # libhdf5 would make zeros of what is not there.
-            if needed and (found := self._look_at(path, what).size) < offset + needed:
-                raise TruncatedFileError(
-                    f"{self.path}: {what} is in {path}, {needed} bytes from byte {offset} on: expected "
-                    f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
-                )
-
-    def _trace_mapping(self, dataset: h5py.Dataset, mapping: Mapping, where: str, hops: int) -> None:
-        if hops >= _MAX_LINK_HOPS:
-            raise MissingSourceError(f"{self.path}: {where} leads through more than {_MAX_LINK_HOPS} files: a loop")
-        for number in range(_MAX_NUMBERED if mapping.is_numbered else 1):
-            try:
-                source = self.source(dataset, *mapping.numbered(number), where, hops)
-            except MissingSourceError:
-                if number == 0:
-                    raise
-                return
-            if mapping.source_ndim not in {None, source.ndim}:
-                # libhdf5 (2.0) may crash then.
-                raise CorruptFileError(
-                    f"{self.path}: {where} selects from {source.name!r} of {source.file.filename} as if it had "
-                    f"{mapping.source_ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
-                )
-            self.trace(source, where, hops + 1)
-
     def source(
-        self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset", hops: int = 0
+        self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
     ) -> h5py.Dataset:
         """Return the dataset that a mapping of a virtual one leads to."""
         here = dataset.file
         file = here if file_name == "." else self._open_linked(file_name, here.filename, where)
+        leads = f"{self.path}: {where} leads to {name!r} of {printable(file.filename)}"
         try:
-            found = self.follow(file["/"], name, hops + 1)
+            found = self.follow(file["/"], name)
         except UnknownColumnError as exc:
-            raise MissingSourceError(f"{self.path}: {where} leads to {name!r} of {file.filename}: {exc}") from exc
+            raise MissingSourceError(f"{leads}: {exc}") from exc
         if not isinstance(found, h5py.Dataset):
-            raise MissingSourceError(f"{self.path}: {where} leads to {name!r} of {file.filename}, which is a group")
+            raise MissingSourceError(f"{leads}, which is a group")
         return found
 
 
@@ -176,9 +176,10 @@ def _stored_name(name: str) -> bytes | None:
         return None
 
 
-def _open(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | h5py.Datatype:
-    # As h5py does, which besides asks of each anew whether its file is open for writing.
-    found = h5py.h5o.open(group.id, name.encode())
+def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+    """Return what a hard link leads to."""
+    # As h5py does, which besides asks each time whether its file is open for writing.
+    found = h5py.h5o.open(group.id, name)
     if isinstance(found, h5py.h5d.DatasetID):
         return h5py.Dataset(found, readonly=True)
     return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Datatype(found)
@@ -195,3 +196,7 @@ def _no_group(found: Any, column: str, below: Sequence[str]) -> str:
         f"is no group, but a column of compound values, whose fields are {few(fields)}. Read the column, and take the "
         f"field from what is read: RowReader.read([{column!r}])[{column!r}]{field}"
     )
+
+
+def _cut(path: str) -> str:
+    return path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}..."

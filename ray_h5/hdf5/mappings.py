@@ -81,14 +81,59 @@ class RowBlocks:
         return number[taken] * self.block + within[taken]
 
 
+@dataclass(frozen=True, slots=True)
+class SourceNames:
+    """What a mapping leads to, by name: one source, or many that are counted.
+
+    Attributes
+    ----------
+    file, dataset : str
+        ``%b`` in them stands for the number of a source.
+    """
+
+    file: str
+    dataset: str
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it stands for sources that are counted: up to the first that is not there (H5Pset_virtual)."""
+        return any("%b" in each.replace("%%", "") for each in (self.file, self.dataset))
+
+    def numbered(self, number: int) -> tuple[str, str]:
+        """Return the file and the dataset of one number; ``%%`` stands for a percent sign."""
+        file_name, name = (
+            "%".join(part.replace("%b", str(number)) for part in each.split("%%")) for each in (self.file, self.dataset)
+        )
+        return file_name, name
+
+
+def sources_named(made: h5py.h5p.PropDCID) -> Iterator[tuple[SourceNames, int | None]]:
+    """Yield the sources that a virtual dataset names, and how many axes each has to have (as in `Mapping`).
+
+    It takes the creation list alone: libhdf5 opens sources as soon as the dataset is asked for its shape.
+    """
+    for number in range(made.get_virtual_count()):
+        names = SourceNames(made.get_virtual_filename(number), made.get_virtual_dsetname(number))
+        if made.get_virtual_vspace(number).get_select_type() == h5py.h5s.SEL_NONE:
+            # Nothing is selected there either, and h5py fails when it is asked for that.
+            yield names, None
+        else:
+            yield names, _axes_selected(made.get_virtual_srcspace(number))
+
+
+def _axes_selected(there: h5py.h5s.SpaceID) -> int | None:
+    # How large the whole of a source is, only the source says.
+    return None if there.get_select_type() == h5py.h5s.SEL_ALL else len(there.shape)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Mapping:
     """One mapping of a virtual dataset, to one source or to many that are counted.
 
     Attributes
     ----------
-    names : (str, str)
-        The file and the dataset that it leads to; ``%b`` in them stands for the number of a source.
+    names : SourceNames
+        What it leads to.
     rows, source_rows : RowBlocks, optional
         What it selects here and there; None where these are not blocks of rows.
     bounds : (int, int)
@@ -99,7 +144,7 @@ class Mapping:
         How many axes the source has to have; None where it is taken whole, whatever its shape.
     """
 
-    names: tuple[str, str]
+    names: SourceNames
     rows: RowBlocks | None
     source_rows: RowBlocks | None
     bounds: tuple[int, int]
@@ -108,20 +153,19 @@ class Mapping:
 
     @classmethod
     def all_of(cls, dataset: h5py.Dataset) -> Iterator[Mapping]:
-        """Yield what libhdf5 tells of the mappings of a virtual dataset."""
+        """Yield what libhdf5 tells of the mappings of a virtual dataset, whose sources have to be known (`Traces`)."""
         made, shape = dataset.id.get_create_plist(), dataset.shape or (1,)
         for number in range(made.get_virtual_count()):
             here = made.get_virtual_vspace(number)
-            names = made.get_virtual_filename(number), made.get_virtual_dsetname(number)
+            names = SourceNames(made.get_virtual_filename(number), made.get_virtual_dsetname(number))
             if here.get_select_type() == h5py.h5s.SEL_NONE:
-                # Nothing is selected there either, and h5py fails when it is asked for that.
                 yield cls(names, RowBlocks(0, 1, 1, 0), None, (0, 0), 0, None)
             else:
                 yield cls._of(names, here, made.get_virtual_srcspace(number), shape)
 
     @classmethod
     def _of(
-        cls, names: tuple[str, str], here: h5py.h5s.SpaceID, there: h5py.h5s.SpaceID, shape: tuple[int, ...]
+        cls, names: SourceNames, here: h5py.h5s.SpaceID, there: h5py.h5s.SpaceID, shape: tuple[int, ...]
     ) -> Mapping:
         rows, bounds, row_values = RowBlocks.of(here), (0, shape[0]), math.prod(shape[1:])
         if here.get_select_type() == h5py.h5s.SEL_ALL:
@@ -135,30 +179,16 @@ class Mapping:
             # Of counted sources each has one block of a row.
             times = [1 if count == h5py.h5s.UNLIMITED else int(count) for count in counts[1:]]
             row_values = math.prod(times) * math.prod(map(int, blocks[1:]))
-        # How large the whole of a source is only the source tells.
-        source_ndim = None if there.get_select_type() == h5py.h5s.SEL_ALL else len(there.shape)
-        return cls(names, rows, RowBlocks.of(there), bounds, row_values, source_ndim)
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether it stands for sources that are counted: up to the first that is not there (H5Pset_virtual)."""
-        return "%b" in "".join(self.names).replace("%%", "")
-
-    def numbered(self, number: int) -> tuple[str, str]:
-        """Return the file and the dataset of one number; ``%%`` stands for a percent sign."""
-        file_name, name = (
-            "%".join(part.replace("%b", str(number)) for part in each.split("%%")) for each in self.names
-        )
-        return file_name, name
+        return cls(names, rows, RowBlocks.of(there), bounds, row_values, _axes_selected(there))
 
     def followed(self, rows: np.ndarray) -> Iterator[tuple[int, Needed]]:
         """Yield the numbers of the sources that rows come from, and which of their rows these are."""
-        if self.is_numbered and self.rows is not None and self.rows.count is None:
+        if self.names.is_numbered and self.rows is not None and self.rows.count is None:
             for number in self.rows.numbers(rows).tolist():
                 yield number, partial(self._there, self.rows.only(number), rows)
         elif self.rows is None or self.rows.takes(rows):
             # Counted sources that lie side by side all have a part of a row.
-            for number in itertools.count() if self.is_numbered else (0,):
+            for number in itertools.count() if self.names.is_numbered else (0,):
                 yield number, partial(self._there, self.rows, rows)
 
     def _there(self, taken: RowBlocks | None, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -167,6 +167,12 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
     return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
 
 
+def lacks_descriptors(exc: BaseException) -> bool:
+    """Tell whether an error is that this process may have no more files open."""
+    causes = (exc, exc.__cause__)
+    return any(cause is not None and _errno(cause) in _NO_DESCRIPTOR_ERRNOS for cause in causes)
+
+
 def is_transient(exc: BaseException, swmr: bool = False) -> bool:
     """Tell whether an error is one that may pass.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -30,58 +31,83 @@ class OriginGuard:
     ----------
     guard_of : callable
         Makes the guard of a dataset that is stored in chunks.
+
+    shared : dict, optional
+        The guards of all datasets that values of one column come from, by the file that names them and their names:
+        virtual datasets of virtual datasets lead to the same ones on any number of ways.
     """
 
-    def __init__(self, guard_of: GuardOf) -> None:
+    def __init__(self, guard_of: GuardOf, shared: dict[tuple[str, str, str], OriginGuard] | None = None) -> None:
         self._guard_of = guard_of
+        self._shared = {} if shared is None else shared
         self._looked = False
+        self._home = ""
         self._shape: tuple[int, ...] = ()
         self._chunks: ChunkGuard | None = None
         self._mappings: list[Mapping] = []
         self._bounds = np.empty((0, 2), np.int64)
-        self._sources: dict[tuple[Mapping, int], OriginGuard] = {}
 
     def check_column(self, name: str, request: Request, worker: Worker, library: Library) -> None:
         """Raise `CorruptChunkError` unless each chunk that rows of column `name` come from is of its proper size."""
-        self.check(lambda: library.dataset(name), lambda _: request.listed().rows, worker, library)
+        self._check(lambda: library.dataset(name), lambda _: request.listed().rows, _Look(worker, library))
 
-    def check(self, opened: Opened, needed: Needed, worker: Worker, library: Library) -> None:
+    def _check(self, opened: Opened, needed: Needed, look: _Look) -> None:
         """Do what `check_column` does for a dataset that is opened only if there is something to look at."""
         opened = functools.cache(opened)
         if not self._looked:
-            self._look(opened())
+            self._open(opened())
         if self._chunks is None and not self._mappings:
             return
-        rows = needed(self._shape)
+        rows = look.new(self, needed(self._shape))
         rows = rows[rows < self._shape[0]]  # what lies behind the end of a source is filled in
         if not len(rows):
             return
         if self._chunks is not None:
-            self._chunks.check_in(opened, request_of(rows), worker)
+            self._chunks.check_in(opened, request_of(rows), look.worker)
         # There may be thousands of mappings, and few that have a part of these rows.
         first, behind = (np.searchsorted(rows, ends) for ends in self._bounds.T)
         for number in np.flatnonzero(first < behind).tolist():
-            self._follow(self._mappings[number], opened, rows[first[number] : behind[number]], worker, library)
+            self._follow(self._mappings[number], opened, rows[first[number] : behind[number]], look)
 
-    def _follow(self, mapping: Mapping, opened: Opened, rows: np.ndarray, worker: Worker, library: Library) -> None:
+    def _follow(self, mapping: Mapping, opened: Opened, rows: np.ndarray, look: _Look) -> None:
         for number, needed in mapping.followed(rows):
-            source = self._sources.setdefault((mapping, number), OriginGuard(self._guard_of))
-            open_source = partial(_source, library, opened, *mapping.numbered(number))
+            names = mapping.names.numbered(number)
+            key = self._home, *names
+            if key not in self._shared:
+                self._shared[key] = OriginGuard(self._guard_of, self._shared)
             try:
-                source.check(open_source, needed, worker, library)
+                self._shared[key]._check(partial(_source, look.library, opened, *names), needed, look)
             except MissingSourceError:
-                if not mapping.is_numbered:
+                if not mapping.names.is_numbered:
                     raise
                 return  # libhdf5 stops counting there
 
-    def _look(self, dataset: h5py.Dataset) -> None:
-        self._shape = dataset.shape or (1,)
+    def _open(self, dataset: h5py.Dataset) -> None:
+        self._shape, self._home = dataset.shape or (1,), dataset.file.filename
         if dataset.is_virtual:
             self._mappings = list(Mapping.all_of(dataset))
             self._bounds = np.array([mapping.bounds for mapping in self._mappings], np.int64).reshape(-1, 2)
         elif dataset.chunks is not None:
             self._chunks = self._guard_of(dataset)
         self._looked = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The look before one read, and the rows of each dataset that it has been at."""
+
+    worker: Worker
+    library: Library
+    _rows: dict[OriginGuard, np.ndarray] = field(default_factory=dict)
+
+    def new(self, guard: OriginGuard, rows: np.ndarray) -> np.ndarray:
+        """Return those of some rows, given in ascending order, that were not looked at, and note them."""
+        known = self._rows.get(guard)
+        if known is not None:
+            rows = np.setdiff1d(rows, known, assume_unique=True)
+        if len(rows):
+            self._rows[guard] = rows if known is None else np.union1d(known, rows)
+        return rows
 
 
 def _source(library: Library, opened: Opened, file_name: str, name: str) -> h5py.Dataset:

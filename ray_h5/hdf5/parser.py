@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import h5py
 
@@ -16,17 +16,28 @@ from ray_h5.errors import (
     TransientIOError,
     UnknownColumnError,
     UnsupportedColumnError,
+    printable,
 )
 from ray_h5.hdf5.external import Access
 from ray_h5.hdf5.groups import Descent, Level
 from ray_h5.hdf5.headers import describe_column
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.links import LinkedFiles, Sources, Trail
+from ray_h5.hdf5.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.opening import translated
 from ray_h5.hdf5.rows import near_names
+from ray_h5.hdf5.traces import Address, Traces, address_of
 
 _MAX_NAMES = 1 << 18
-"""A few dozen links can give more paths to a dataset, or to a group without any, than there is time for."""
+"""Datasets, or groups, of one file that are listed."""
+
+_MAX_ALIASES = 1 << 13
+"""Names listed in groups that are listed a second time, by another name: a few dozen links can make any number."""
+
+_MAX_DEPTH = 1 << 11
+"""Groups one in the other. What is kept of a way through them grows with its square."""
+
+_MAX_CHARACTERS = 1 << 26
+"""All names together: a group of a long name, or a long way down, gives it to all that is below."""
 
 
 @dataclass
@@ -43,14 +54,16 @@ class H5Tree:
     Attributes
     ----------
     sought : Sources
-        Files on the way to columns that cannot be read, also those that are not there: when one of them changes, such
-        a column may be readable.
+        Files on the way to groups, and to columns that cannot be read, also those that are not there: when one of them
+        changes, there may be other columns that can be read.
     """
 
     file: h5py.File
     access: Access
     sought: Sources = field(default_factory=dict)
     _linked: LinkedFiles = field(default_factory=dict)
+    _traces: Traces = field(default_factory=Traces)
+    _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
     _entered: tuple[h5py.Group, Trail] | None = None
 
     @property
@@ -76,7 +89,9 @@ class H5Tree:
     def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
         with translated(self.path, "listing its columns"):
-            for name, found, trail in self._walk(*self._enter()):
+            root, to_root = self._enter()
+            self.sought.update(to_root.sources)
+            for name, found, trail in self._walk(root, to_root):
                 described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
                 if isinstance(described, RayH5Error):
                     self.sought.update(trail.sources)
@@ -100,10 +115,16 @@ class H5Tree:
 
     def _describe(self, name: str, dataset: h5py.Dataset, trail: Trail) -> ColumnLayout:
         with translated(self.path, f"reading the header of column {name!r}"):
-            trail.trace(dataset, f"column {name!r}")
+            address = address_of(dataset)
+            if not trail.sources and address in self._layouts:
+                return replace(self._layouts[address], name=name)  # it has another name too
+            self._traces.look(trail, dataset, f"column {name!r}")
             at_home = not trail.sources or dataset.file == self.file
             sources = tuple(trail.sources.items())
-            return describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
+            layout = describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
+            if not sources:
+                self._layouts[address] = layout
+            return layout
 
     def close(self) -> None:
         """Close the file and those that links led to."""
@@ -139,26 +160,60 @@ class H5Tree:
     def _walk(self, root: h5py.Group, trail: Trail) -> Iterator[tuple[str, h5py.Dataset | RayH5Error, Trail]]:
         """Yield the datasets below `root`, and why a link leads nowhere, with the trail to each."""
         way = Descent(_level(root, "", trail))
-        groups = 0
+        counts = _Counts(self.path, self.group)
         while way:
             for name, found, to_it in _listed(way.last):
+                counts.name(way.last)
                 if not isinstance(found, h5py.Group):
                     way.last.holds = True
+                    counts.column(name)
                     yield name, found, to_it
                     continue
-                groups += 1
-                self.check_count(groups, "groups")
+                self.sought.update(to_it.sources)
                 if way.enter(_level(found, name + "/", to_it)):
+                    counts.group(way.last, len(way))
                     break
             else:
                 way.leave()
 
-    def check_count(self, count: int, what: str) -> None:
-        """Raise if there are more `what` than there is time for."""
-        if count > _MAX_NAMES:
+
+@dataclass
+class _Counts:
+    """What was listed so far: it raises once there is more than there is time for."""
+
+    path: str
+    root: str
+    _listed: set[Address] = field(default_factory=set)
+    _names: int = 0
+    _columns: int = 0
+    _aliases: int = 0
+    _characters: int = 0
+
+    def name(self, level: Level) -> None:
+        """Count a name that is listed in a group."""
+        self._names += 1
+        self._demand(self._names, 2 * _MAX_NAMES, "names of columns and groups")
+        self._aliases += level.again
+        self._demand(self._aliases, _MAX_ALIASES, "names in groups that are listed by another name too (links)")
+
+    def column(self, name: str) -> None:
+        """Count a column."""
+        self._columns += 1
+        self._demand(self._columns, _MAX_NAMES, "names")
+        self._characters += len(name)
+        self._demand(self._characters, _MAX_CHARACTERS, "characters of names")
+
+    def group(self, level: Level, depth: int) -> None:
+        """Count a group that is to be listed, and note whether it was before."""
+        self._demand(depth, _MAX_DEPTH, "groups one in the other")
+        level.again = level.address in self._listed
+        self._listed.add(level.address)
+
+    def _demand(self, count: int, most: int, what: str) -> None:
+        if count > most:
             raise CorruptFileError(
-                f"{self.path}: more than {_MAX_NAMES} {what} below group {self.group!r}, too many to list. If "
-                "the file is as it should be, name the columns to read, or choose a group that has fewer with group=."
+                f"{self.path}: more than {most} {what} below group {self.root!r}, too many to list. If the file is as "
+                "it should be, name the columns to read, or choose a group that has fewer with group=."
             )
 
 
@@ -166,8 +221,7 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     """Describe every column of a tree: those that can be read, and why the others cannot."""
     columns: dict[str, ColumnLayout] = {}
     refused: dict[str, RayH5Error] = {}
-    for count, (name, found) in enumerate(tree.columns(), 1):
-        tree.check_count(count, "names")
+    for name, found in tree.columns():
         if isinstance(found, ColumnLayout):
             columns[name] = found
         else:
@@ -176,14 +230,15 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
 
 
 def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
-    info = h5py.h5o.get_info(group.id)
-    return Level(group, iter(group), prefix, (info.fileno, info.addr), trail)
+    return Level(group, iter(group), prefix, address_of(group), trail)
 
 
 def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error, Trail]]:
     """Yield what the next links of a group lead to, as far as it can hold columns."""
     for name in level.names:
-        if not isinstance(name, str):
+        if isinstance(name, bytes):
+            if (nameless := _not_utf8(level, name, level.trail.path)) is not None:
+                yield level.prefix + printable(name.decode(errors="backslashreplace")), nameless, level.trail.branch()
             continue
         path, trail = level.prefix + name, level.trail.branch()
         try:
@@ -194,6 +249,23 @@ def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | Ray
             found = exc
         if isinstance(found, (h5py.Group, h5py.Dataset, RayH5Error)):
             yield path, found, trail
+
+
+def _not_utf8(level: Level, name: bytes, path: str) -> RayH5Error | None:
+    """Return why a column, or those below a group, cannot be read: it has no name. None for what holds no columns."""
+    with translated(path, f"looking up {name!r}"):
+        is_hard = level.group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
+        found = open_object(level.group, name) if is_hard else None
+    if isinstance(found, h5py.Datatype):
+        return None
+    what, cannot = "link", "it cannot be read"
+    if found is not None:
+        is_group = isinstance(found, h5py.Group)
+        what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
+    return UnsupportedColumnError(
+        f"{path}: {what} {name!r} of group {level.group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
+        f"with h5py: file[{level.group.name!r}].move({name!r}, 'new name')."
+    )
 
 
 def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:

@@ -13,13 +13,14 @@ import numpy as np
 
 from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
 from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.changes import check_identity
 from ray_h5.hdf5.columns import Job, ReadStats, run_jobs
 from ray_h5.hdf5.external import ExternalPolicy
 from ray_h5.hdf5.gather import Request, request_of
-from ray_h5.hdf5.handles import OpenFile, check_identity, forget, open_file
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.handles import OpenFile, forget, forget_all, open_file
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.notes import ColumnNotes
-from ray_h5.hdf5.opening import absolute_path, is_transient
+from ray_h5.hdf5.opening import absolute_path, is_transient, lacks_descriptors
 from ray_h5.hdf5.rows import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, near_names
 from ray_h5.options import as_integer
 
@@ -54,8 +55,8 @@ class RowReader:
     allow_external : iterable of str
         Folders that links, virtual datasets and external storage may lead into. By default they
         may lead nowhere but to the file itself.
-    expect : FileIdentity, optional
-        The state that the file must be in.
+    expect : FileIdentity or FileState, optional
+        The state that the file must be in; of a FileState, also the other files that columns come from.
     swmr : bool
         Read a file while a writer in SWMR mode adds rows to it, or after one died: the rows that
         were flushed when the reader opened it; make another one for later ones. Size and times are
@@ -81,7 +82,7 @@ class RowReader:
         threads: int = 1,
         allow_external: Iterable[str | os.PathLike[str]] = (),
         *,
-        expect: FileIdentity | None = None,
+        expect: FileIdentity | FileState | None = None,
         swmr: bool = False,
     ) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
@@ -96,7 +97,8 @@ class RowReader:
         self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()
         self._policy = ExternalPolicy.of(allow_external)
-        self._expect = expect
+        self._expect = FileState(expect) if isinstance(expect, FileIdentity) else expect
+        self._described: dict[str, SourceStates] = {}
         self._swmr = swmr
         self._held: OpenFile | None = None
         self._pid = os.getpid()
@@ -244,6 +246,7 @@ class RowReader:
                     found[name] = file.column(name, library)
                 except UnknownColumnError as exc:
                     absent[name] = exc
+            self._check_sources(file, found)
         return found, absent
 
     def _fill(self, out: Mapping[str, np.ndarray], request: Request) -> None:
@@ -255,6 +258,7 @@ class RowReader:
         jobs: list[Job] = []
         with file.library() as library:
             readers = {name: file.reader(name, library) for name in out}
+            self._check_sources(file, out)
             file.check_unchanged(out)
             for name, array in out.items():
                 jobs += readers[name].jobs(request, array, library)
@@ -269,14 +273,34 @@ class RowReader:
         if held is None or self._pid != os.getpid():
             held = open_file(self.path, self.group, self._policy, self._swmr)
             if self._expect is not None:
-                check_identity(self.path, self._expect, held.identity, swmr=self._swmr)
+                check_identity(self.path, self._expect.identity, held.identity, swmr=self._swmr)
+                # Before any of them is opened: what changed may not be HDF5 any more, or of another shape.
+                for name, states in self._expect.sources.items():
+                    held.check_sources(name, states)
             if self._swmr:
                 held.layout()  # all columns at one time: a writer goes on
             self._pid, self._held = os.getpid(), held
         return held
 
+    def _check_sources(self, file: OpenFile, names: Iterable[str]) -> None:
+        """Raise unless columns come from the files that they are expected to, or came from before a retry."""
+        expected = self._described if self._expect is None else {**self._described, **self._expect.sources}
+        for name in names:
+            if name in expected:
+                file.check_sources(name, expected[name])
+
     def _retrying(self, action: Any) -> Any:
-        """Do `action`; after an error that may pass, open the file anew and do it again."""
+        """Do `action`; after an error that may pass, open the file again and do it again."""
+        try:
+            return self._repeating(action)
+        except OSError as exc:
+            if not lacks_descriptors(exc):
+                raise
+            # Files that are only kept for the next read are those that it lacks.
+            forget_all()
+        return self._repeating(action)
+
+    def _repeating(self, action: Any) -> Any:
         for wait in _RETRY_WAITS_S:
             try:
                 return action()
@@ -298,7 +322,8 @@ class RowReader:
 
     def _reopen(self) -> None:
         if self._held is not None:
-            self._expect = self._expect or self._held.identity
+            self._expect = self._expect or FileState(self._held.identity)
+            self._described = {**self._held.sources(), **self._described}
             forget(self._held)
             self._held = None
 

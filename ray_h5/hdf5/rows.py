@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
+from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, printable
 from ray_h5.hdf5.gather import Request, RowRange, request_of
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.signatures import is_of_matlab
@@ -16,6 +16,9 @@ from ray_h5.hdf5.signatures import is_of_matlab
 Rows = slice | Sequence[int] | np.ndarray
 
 _MAX_LISTED = 10
+
+_MAX_DEPTH = 8
+"""Groups this deep are looked at for what is alike in them."""
 
 _MATLAB = (
     "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
@@ -145,7 +148,7 @@ def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
     """Return groups of one parent that have the same columns, of one length in each and not in all."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, column in columns.items():
-        parts = name.split("/")
+        parts = name.split("/", _MAX_DEPTH)
         for depth in range(1, len(parts)):
             parent, group, rest = ("/".join(each) for each in (parts[: depth - 1], parts[:depth], parts[depth:]))
             found.setdefault(parent, {}).setdefault(group, {})[rest] = column.num_rows
@@ -164,11 +167,6 @@ def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
     """Return the first of some names, for a message of any number of them."""
     shown = ", ".join(printable(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def printable(text: str) -> str:
-    """Return `text` without what a terminal would take for a command."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def no_column(missing: Sequence[str], names: Iterable[str]) -> str:

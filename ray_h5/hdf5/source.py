@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 from ray_h5.errors import TruncatedFileError
@@ -62,5 +63,9 @@ class LocalFile:
         """Return ``os.fstat`` of the descriptor."""
         return os.fstat(self._fd)
 
-    def __del__(self) -> None:
-        os.close(self._fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # `close` is bound here, for at the exit of the process this module may be cleared before the last file goes.
+        try:  # noqa: SIM105  contextlib may be cleared too
+            close(self._fd)
+        except OSError:
+            pass  # closed by code that closes all descriptors, as that of a daemon; a file that was read loses nothing

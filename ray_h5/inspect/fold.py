@@ -7,13 +7,16 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_h5.hdf5.rows import printable
+from ray_h5.errors import printable
 from ray_h5.planning.paths import natural_key
 
 _ENOUGH = 6
 """Fewer are shown one by one: each may mean something of its own."""
 
 _MAX_NAME = 100
+
+_MAX_DEPTH = 32
+"""Groups one in the other that are told apart; what lies deeper goes by the rest of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def fold(keys: Mapping[str, Hashable], *, any_name: bool = False) -> list[Node]:
     """
     tree: dict[str, Any] = {}
     for name in keys:
-        *groups, last = name.split("/")
+        *groups, last = name.split("/", _MAX_DEPTH)
         here = tree
         for group in groups:
             here = here.setdefault(group, {})

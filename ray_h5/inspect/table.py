@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from ray_h5.hdf5.rows import printable
+from ray_h5.errors import printable
 from ray_h5.inspect.fold import Node, fold
 from ray_h5.inspect.report import ColumnReport
 

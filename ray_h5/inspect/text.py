@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from ray_h5.errors import printable
 from ray_h5.hdf5.headers import SINGLE_VALUE
-from ray_h5.hdf5.rows import few, printable
+from ray_h5.hdf5.rows import few
 from ray_h5.inspect.fold import fold, leaves
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Trouble
 from ray_h5.inspect.table import MAX_LINES, size, table

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import PredicateError
-from ray_h5.planning.numbers import Fields, at_least, at_most, equals, one_of
+from ray_h5.planning.numbers import at_least, at_most, equals, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +105,51 @@ def row_mask() -> RowMask:
     return RowMask()
 
 
-class ArrowFields:
-    """Builds expressions of pyarrow."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Criterion:
+    """What is wanted of one column, and the predicate that this is.
 
-    def column(self, name: str) -> pc.Expression:
-        return pc.field(name)
+    Attributes
+    ----------
+    column : str
+        The column.
+    wanted : object
+        As `where` takes it.
+    expression : pyarrow.compute.Expression
+        The predicate.
 
-    def is_in(self, value: pc.Expression, values: list[Any]) -> pc.Expression:
-        return value.isin(pa.array(values))
+    Raises
+    ------
+    PredicateError
+        If `where` takes no such thing.
+    """
 
-    def is_null(self, name: str) -> pc.Expression:
-        return pc.field(name).is_null()
+    column: str
+    wanted: Any
+    expression: pc.Expression = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expression", _expression(self.column, self.wanted))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a dataset that are compared; a mask is none, as only the file has it."""
+        if isinstance(self.wanted, RowMask):
+            return []
+        valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
+        return [self.column] if valid is None else [self.column, valid]
+
+    @property
+    def named(self) -> str:
+        """The column that the predicate names: this one, or the virtual column that is computed from it."""
+        return derived_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
+
+    def over(self, columns: Sequence[str]) -> Criterion:
+        """Return the same of columns that have other names."""
+        if list(columns) == self.columns:
+            return self
+        column, *valid = columns
+        return Criterion(column, replace(self.wanted, valid=valid[0]) if valid else self.wanted)
 
 
 def where(**criteria: Any) -> pc.Expression:
@@ -147,39 +181,46 @@ def where(**criteria: Any) -> pc.Expression:
     Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
     with NaN is false, so that ``~where(x=1)`` keeps NaN.
     """
-    return build_where(criteria, ArrowFields())
+    return reduce(and_, (each.expression for each in as_criteria(criteria)))
 
 
-def build_where(criteria: Mapping[str, Any], fields: Fields) -> Any:
-    """Return what `where` describes, over another kind of field."""
+def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
+    """Return what `where` is given, checked.
+
+    Raises
+    ------
+    PredicateError
+        As `where` does.
+    """
     if not criteria:
         raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
-    return reduce(and_, (_criterion(name, wanted, fields) for name, wanted in criteria.items()))
+    return [Criterion(name, wanted) for name, wanted in criteria.items()]
 
 
-def _criterion(name: str, wanted: Any, fields: Fields) -> Any:
+def _expression(name: str, wanted: Any) -> pc.Expression:
+    column = pc.field(name)
     if isinstance(wanted, Between):
-        ends = [] if wanted.low is None else [at_least(name, wanted.low, fields)]
-        ends += [] if wanted.high is None else [at_most(name, wanted.high, fields)]
+        ends = [] if wanted.low is None else [at_least(column, wanted.low)]
+        ends += [] if wanted.high is None else [at_most(column, wanted.high)]
         return reduce(and_, ends)
-    if isinstance(wanted, (AnyEqual, RowMask)):
-        return fields.column(derived_name(name, wanted)) == True  # noqa: E712  an expression
+    if isinstance(wanted, Derived):
+        return pc.field(derived_name(name, wanted)) == True  # noqa: E712  an expression
     if wanted is None:
-        return fields.is_null(name)
+        return column.is_null()
     values = _values(wanted)
     if values is None:
         value = _plain(wanted)
         _check_scalar(
             f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
         )
-        return equals(name, value, fields)
+        return equals(column, value)
     try:
         is_plain = not pa.types.is_nested(_array(values).type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
     if not is_plain:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
-    return one_of(name, values, fields)
+    return one_of(column, values)
 
 
 def _array(values: list[Any]) -> pa.Array:
@@ -210,6 +251,8 @@ def _check_scalar(where: str, value: Any, expected: str) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        value = value.to_numpy()  # one of pandas, whose nanoseconds pyarrow leaves out
     plain = value.item() if isinstance(value, np.generic) else value
     # Of nanoseconds, which Python's times do not have, numpy makes bare integers.
     return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from ray_h5.planning.criteria import AnyEqual, Derived, RowMask
 from ray_h5.planning.schema import ColumnSpec
 
 _PIECE_BYTES = 16 << 20
+
+
+class Steps(NamedTuple):
+    """What `any_equal` needs to know of a column."""
+
+    name: str
+    kind: str
+    row_shape: tuple[int, ...]
 
 
 def derived_spec(name: str) -> ColumnSpec:
@@ -33,10 +42,29 @@ def compute(reader: RowReader, num_rows: int, column: str, criterion: Derived) -
     return _any_equal(reader, num_rows, column, criterion)
 
 
+def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:
+    """Return for each row of an array in memory whether a value occurs in it: what `compute` does for a file.
+
+    Raises
+    ------
+    PredicateError
+        As `compute` does.
+    """
+    steps = Steps(column, _kind(values), values.shape[1:])
+    other = None if valid is None else Steps(criterion.valid or "", _kind(valid), valid.shape[1:])
+    _check_shapes("", steps, other, criterion)
+    return _occurs(values, valid, criterion.value)
+
+
+def _kind(values: np.ndarray) -> str:
+    return "number" if values.dtype.kind in "biuf" else str(values.dtype)
+
+
 def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
     names = [column] if criterion.valid is None else [column, criterion.valid]
     layouts = reader.find(names)
-    _check_shapes(reader.path, layouts[column], layouts.get(criterion.valid or ""), criterion)
+    steps = {name: Steps(name, layout.kind, layout.row_shape) for name, layout in layouts.items()}
+    _check_shapes(f"{reader.path}: ", steps[column], steps.get(criterion.valid or ""), criterion)
     for layout in layouts.values():
         if layout.num_rows != num_rows:
             raise PredicateError(
@@ -67,9 +95,9 @@ def _step_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[:1] if shape[1:] == (1,) else shape
 
 
-def _check_shapes(path: str, column: ColumnLayout, valid: ColumnLayout | None, criterion: AnyEqual) -> None:
+def _check_shapes(where: str, column: Steps, valid: Steps | None, criterion: AnyEqual) -> None:
     shape = _step_shape(column.row_shape)
-    where = f"{path}: any_equal({criterion.value!r}): column {column.name!r}"
+    where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
     if column.kind not in {"number", "bool"} or len(shape) > 2:
         raise PredicateError(
             f"{where} holds {column.kind} values of shape {shape} a row; expected numbers of shape (T,), or one-hot "

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.hdf5.layout import FileIdentity, Kind
+from ray_h5.hdf5.layout import FileIdentity, Kind, SourceStates
+from ray_h5.planning.criteria import parse_derived
+from ray_h5.planning.derived import derived_spec
 from ray_h5.planning.facts import ColumnFacts, FileFacts
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
+from ray_h5.planning.sources import Origin
+
+_FOREIGN = (
+    pa.ArrowException, OSError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError,
+)  # fmt: skip
+"""What Arrow, JSON and numpy raise for bytes that are none of theirs; Arrow also an OSError."""
+
+_MOST_ROWS = (1 << 63) - 1
+_DTYPE = re.compile(r"[<>|][biufcmMOSUV]\d*(\[\w+\])?")
+_DTYPE_KINDS: dict[Kind, str] = {
+    "number": "iufc", "bool": "b", "string": "O", "time": "mM", "binary": "V", "struct": "V", "list": "O",
+}  # fmt: skip
 
 
 def to_body(facts: FileFacts, named: list[Any]) -> bytes:
     """Return the bytes for some facts; `named` says whose they are."""
+    sources = {each: number for number, each in enumerate(facts.sources)}
     described = {
         "of": named,
         "identity": astuple(facts.identity),
         "listing": facts.listing,
         "left_out": facts.left_out,
-        "sources": [[path, None if identity is None else astuple(identity)] for path, identity in facts.sources],
+        "sources": [[path, None if identity is None else astuple(identity)] for path, identity in sources],
+        "origins": [[each.columns, [sources[source] for source in each.sources]] for each in facts.origins],
+        "sought": [sources[source] for source in facts.sought],
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
@@ -52,10 +71,9 @@ def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
         if described["of"] != named:
             raise ValueError(f"it is of {described['of']}")
         facts = _to_facts(path, described, table)
-    except (pa.ArrowException, OSError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as exc:
-        # What Arrow, JSON and numpy raise for bytes that are none of theirs; Arrow also an OSError.
+        _check(facts)
+    except _FOREIGN as exc:
         raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-    _check(facts)
     return facts
 
 
@@ -65,34 +83,70 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
     if table.num_columns != len(specs) or table.num_rows != min(len(specs), 1):
         raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
     listing = described["listing"]
+    sources = [_source_from_json(*parts) for parts in described["sources"]]
     return FileFacts(
         path,
         FileIdentity(*described["identity"]),
         {column.spec.name: column for column in columns},
         None if listing is None else tuple(listing),
         tuple((name, why) for name, why in described["left_out"]),
-        tuple((source, None if state is None else FileIdentity(*state)) for source, state in described["sources"]),
+        tuple(Origin(tuple(names), _chosen(sources, numbers)) for names, numbers in described["origins"]),
+        _chosen(sources, described["sought"]),
         {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
     )
+
+
+def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, FileIdentity | None]:
+    if not isinstance(path, str) or "\0" in path:
+        raise ValueError(f"{path!r} is no path")
+    identity = None if state is None else FileIdentity(*state)
+    if identity is not None:
+        _check_identity(path, identity)
+    return path, identity
+
+
+def _chosen(sources: Sequence[tuple[str, FileIdentity | None]], numbers: list[Any]) -> SourceStates:
+    _check_integers("a source", *numbers)
+    return tuple(sources[number] for number in numbers)
 
 
 def _check(facts: FileFacts) -> None:
     for column in facts.columns.values():
         _check_integers(f"column {column.spec.name!r}", column.num_rows, column.chunk_rows - 1)
-    for source, identity in ((facts.path, facts.identity), *facts.sources):
-        if identity is not None:
-            _check_integers(f"the state of {source!r}", *map(_absolute, astuple(identity)))
+    _check_identity(facts.path, facts.identity)
     for name in facts.listing or ():
         if name not in facts.columns:
             raise ValueError(f"column {name!r} is listed, and not described")
+    for origin in facts.origins:
+        if not all(isinstance(name, str) for name in origin.columns):
+            raise ValueError(f"{origin.columns} are no columns")
     if not all(isinstance(word, str) for each in facts.left_out for word in each):
         raise ValueError(f"{facts.left_out} names no columns")
+    _check_values(facts)
+
+
+def _check_values(facts: FileFacts) -> None:
     for spec, values in facts.values.items():
         stored = facts.columns.get(spec.name)
         if values.type != spec.kept_type or (stored is not None and len(values) != stored.num_rows):
             raise ValueError(f"column {spec.name!r}: {len(values)} values of type {values.type}")
         if values.null_count:
             raise ValueError(f"column {spec.name!r}: {values.null_count} of its values are missing")
+        if not _is_of(spec, None if stored is None else stored.spec):
+            raise ValueError(f"column {spec.name!r}: values of {spec}, found {stored and stored.spec}")
+
+
+def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
+    """Whether a column, as it is stored, can have values of these: a predicate may have them cast."""
+    if parse_derived(spec.name) is not None:
+        return spec == derived_spec(spec.name)
+    if stored is None or not spec.is_scalar or not stored.is_scalar:
+        return False
+    return spec.kind == stored.kind or {spec.kind, stored.kind} <= TENSOR_KINDS
+
+
+def _check_identity(path: str, identity: FileIdentity) -> None:
+    _check_integers(f"the state of {path!r}", *map(_absolute, astuple(identity)))
 
 
 def _absolute(value: Any) -> Any:
@@ -101,15 +155,16 @@ def _absolute(value: Any) -> Any:
     )  # there are times before 1970
 
 
-def _check_integers(what: str, *values: Any) -> None:
+def _check_integers(what: str, *values: Any, most: int = (1 << 64) - 1) -> None:
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{what}: {value!r} is no number of 0 or more")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise ValueError(f"{what}: {value!r} is no number of 0 to {most}")
 
 
 def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: list[Any]) -> ColumnFacts:
     if any([type(part) for part in each] != [str, int] for each in enum):
         raise ValueError(f"{enum} names no integers")
+    _check_integers(f"the rows of column {spec[0]!r}", num_rows, chunk_rows, most=_MOST_ROWS)
     names = tuple((name, value) for name, value in enum)
     return ColumnFacts(_spec_from_json(spec), num_rows, chunk_rows, names)
 
@@ -124,8 +179,30 @@ def _spec_from_json(parts: list[Any]) -> ColumnSpec:
     if not isinstance(name, str) or kind not in get_args(Kind) or not isinstance(as_bytes, bool):
         raise ValueError(f"{parts} is no column")
     _check_integers(f"the shape of column {name!r}", *row_shape)
-    found = np.dtype(element) if element is not None else None
-    return ColumnSpec(name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes)
+    found = None if element is None else _dtype_from_json(element)
+    spec = ColumnSpec(name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes)
+    _check_spec(spec)
+    return spec
+
+
+def _check_spec(spec: ColumnSpec) -> None:
+    """Raise unless a column of this kind can have this dtype and shape."""
+    dtype, element = spec.dtype, spec.element
+    is_of_kind = dtype.kind in _DTYPE_KINDS[spec.kind] and (dtype.names is not None) == (spec.kind == "struct")
+    has_element = (element is not None) == (spec.kind == "list") and (element is None or element.kind in "biufc")
+    has_shape = not spec.row_shape or spec.kind in TENSOR_KINDS
+    held = dtype if element is None else element
+    if (
+        not (is_of_kind and has_element and has_shape)
+        or (spec.as_bytes and spec.kind != "string")
+        or not held.isnative
+        or has_long_double(held)
+        or odd_time(held) is not None
+    ):
+        raise ValueError(
+            f"column {spec.name!r}: no values of kind {spec.kind!r} have {dtype}, {spec.row_shape}, {element}"
+        )
+    np.empty((0, *spec.row_shape), dtype)  # raises a ValueError for a shape that no array has
 
 
 def _dtype_to_json(dtype: np.dtype) -> Any:
@@ -141,8 +218,13 @@ def _dtype_to_json(dtype: np.dtype) -> Any:
 
 def _dtype_from_json(found: Any) -> np.dtype:
     if isinstance(found, str):
+        # numpy reads much more than it writes.
+        if not _DTYPE.fullmatch(found) or np.dtype(found).str != found:
+            raise ValueError(f"{found!r} is no dtype")
         return np.dtype(found)
     if "element" in found:
+        _check_integers("the shape of an array type", *found["shape"])
         return np.dtype((_dtype_from_json(found["element"]), tuple(found["shape"])))
-    parts: Any = {**found, "formats": [_dtype_from_json(each) for each in found["formats"]]}
+    parts: Any = {name: found[name] for name in ("names", "offsets", "itemsize")}
+    parts["formats"] = [_dtype_from_json(each) for each in found["formats"]]
     return np.dtype(parts)

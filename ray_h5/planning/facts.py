@@ -11,14 +11,15 @@ from textwrap import shorten
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.external import PathLike, as_roots
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.rows import common_rows
 from ray_h5.planning.criteria import parse_derived, read_for
 from ray_h5.planning.derived import compute
-from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
+from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
+from ray_h5.planning.sources import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Scope:
         """Return the scope that a user's arguments mean."""
         return cls(group, as_roots(allow_external), threads)
 
-    def open(self, path: str, expect: FileIdentity | None = None) -> RowReader:
+    def open(self, path: str, expect: FileState | None = None) -> RowReader:
         return RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
 
 
@@ -100,8 +101,10 @@ class FileFacts:
         The names of all columns that can be read as rows, once they were asked for.
     left_out : tuple of (str, str)
         Columns that have rows which cannot be read, and why; known with the listing.
-    sources : tuple of (str, FileIdentity or None)
-        Other files that columns come from.
+    origins : tuple of Origin
+        The other files that columns come from.
+    sought : SourceStates
+        Other files that decide which columns there are; known with the listing.
     values : mapping of ColumnSpec to pyarrow.Array
         Scalar and virtual columns read so far, one value a row.
     """
@@ -111,8 +114,19 @@ class FileFacts:
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
-    sources: tuple[tuple[str, FileIdentity | None], ...] = ()
+    origins: tuple[Origin, ...] = ()
+    sought: SourceStates = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
+
+    @property
+    def state(self) -> FileState:
+        """The state of the file and of the sources of its columns."""
+        return FileState(self.identity, {name: origin.sources for origin in self.origins for name in origin.columns})
+
+    @property
+    def sources(self) -> SourceStates:
+        """All other files that these facts depend on, each once."""
+        return tuple(dict.fromkeys([*self.sought, *(each for origin in self.origins for each in origin.sources)]))
 
     @property
     def value_bytes(self) -> int:
@@ -153,23 +167,23 @@ class FileFacts:
 
     def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:
         """Return these facts and those of more columns."""
-        sources = dict(self.sources)
-        for layout in layouts.values():
-            sources.update(layout.sources)
         columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()}
-        return replace(self, columns={**self.columns, **columns}, sources=tuple(sources.items()))
+        sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
+        return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
 
     def merged(self, found: FileFacts) -> FileFacts:
         """Return these facts and those found since; only the latter where the file is no longer as it was."""
         sources = dict(self.sources)
         if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
             return found
+        known = self if found.listing is None else found
         return replace(
             found,
             columns={**self.columns, **found.columns},
-            listing=self.listing if found.listing is None else found.listing,
-            left_out=self.left_out if found.listing is None else found.left_out,
-            sources=tuple({**sources, **dict(found.sources)}.items()),
+            listing=known.listing,
+            left_out=known.left_out,
+            origins=_merged(self.origins, found.origins),
+            sought=known.sought,
             values={**self.values, **found.values},
         )
 
@@ -196,6 +210,13 @@ class FileFacts:
         return replace(self, values=values)
 
 
+def _merged(known: tuple[Origin, ...], found: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """Return the origins of all columns; those found, which other files share, where they are all."""
+    sources = {name: origin.sources for origin in (*known, *found) for name in origin.columns}
+    grouped = Origin.grouped(sources)
+    return found if grouped == found else grouped
+
+
 def _copied(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([array[:0], array])  # of one array it would return a view
 
@@ -205,11 +226,32 @@ def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) 
 
     Columns that it lacks are left for the comparison of all files.
     """
-    with scope.open(path, facts.identity if facts is not None else None) as reader:
+    with scope.open(path, facts.state if facts is not None else None) as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
     return facts
+
+
+def check_planned(reader: RowReader, column: str, rows: int) -> None:
+    """Raise unless a column has as many rows as it is known to have, of a file that did not change since.
+
+    Raises
+    ------
+    StaleIndexError
+        If an index on disk said it wrongly: nothing else does.
+    """
+    found = reader.find([column])[column]
+    if found.num_rows != rows:
+        raise StaleIndexError(wrong_index(found, f"{rows} rows", f"{found.num_rows}"))
+
+
+def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
+    """Return the message for a column that is not what an index on disk says."""
+    return (
+        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. What index_dir keeps of "
+        "it is wrong: delete that folder, and make it again."
+    )
 
 
 def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] | None) -> FileFacts:
@@ -217,12 +259,17 @@ def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] |
         return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
     if facts.listing is not None:
         return facts
-    layouts, left_out = _readable(reader.layout)
-    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out)
+    layout = reader.layout
+    layouts, left_out = _readable(layout)
+    others = (column.sources for name, column in layout.columns.items() if name not in layouts)
+    sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
+    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
 
 
 def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
+    for name in list(facts.chosen(columns))[:1]:
+        check_planned(reader, name, rows)
     facts = facts.described(reader.find(read_for(spec.name)))
     derived = parse_derived(spec.name)
     values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
@@ -236,6 +283,9 @@ def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) ->
             f"{facts.path}: expected {rows} rows, as its other columns have, found {found} in {spec.name!r}. If it "
             "lists the rows of a split, choose them with row_mask()."
         )
+    stored = facts.columns[spec.name].spec
+    if stored.kind != spec.kind and not {stored.kind, spec.kind} <= TENSOR_KINDS:
+        raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
     array = np.empty(rows, spec.dtype)
     reader.read_into({spec.name: array}, np.arange(rows))
     return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)

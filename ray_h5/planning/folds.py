@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
-from ray_h5.planning.criteria import build_where
 from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.lookup import Spread, read_ahead
-from ray_h5.planning.numbers import Fields
+from ray_h5.planning.predicate import comparable_type
 
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
@@ -27,7 +27,7 @@ def fold_predicates(
     group: str,
     stratify: str | None,
     seed: int,
-    fields: Fields,
+    where: Callable[..., Any],
     spread: Spread = read_ahead,
 ) -> list[tuple[Any, Any]]:
     """Return for each of `k` folds what to train on and what to validate on; see `fold_groups`.
@@ -42,7 +42,7 @@ def fold_predicates(
     if not isinstance(group, str):
         raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
     folds = fold_groups(_index_of(files, group, stratify, spread), k, group, stratify, seed)
-    return [(build_where({group: train}, fields), build_where({group: test}, fields)) for train, test in folds]
+    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
 
 
 def _index_of(files: Files, group: str, stratify: str | None, spread: Spread) -> RowIndex:
@@ -92,8 +92,7 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
     if absent:
         raise OptionError(f"kfold: {absent} rows have no {group!r}")
-    encoded = columns[group].combine_chunks().dictionary_encode()
-    values, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    values, codes = _encoded(columns[group].combine_chunks(), group)
     if len(values) < k:
         raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
     labels = None if stratify is None else columns[stratify].to_numpy()
@@ -103,6 +102,21 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
             f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}"
         )
     return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
+
+
+def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
+    """Return the different values of a column, and the number of the value of each row."""
+    kind = comparable_type(column.type)
+    if pa.types.is_floating(kind):
+        column = pc.add(column.cast(kind), pa.scalar(0, kind))  # -0.0 becomes 0.0, which `where` takes for the same
+    try:
+        encoded = column.dictionary_encode()
+    except pa.ArrowNotImplementedError as exc:
+        raise OptionError(f"kfold: group={name!r}: values of type {column.type} cannot be compared") from exc
+    found = encoded.dictionary
+    # Python's times have no nanoseconds.
+    values = list(found.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else found.to_pylist()
+    return values, encoded.indices.to_numpy()
 
 
 def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:

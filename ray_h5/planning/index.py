@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import islice
 from typing import Any
 
@@ -13,17 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError
-from ray_h5.hdf5.handles import check_identity
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.opening import open_h5
+from ray_h5.hdf5.changes import check_identity, check_state
+from ray_h5.hdf5.external import identity_now
+from ray_h5.hdf5.layout import FileIdentity, FileState
+from ray_h5.hdf5.opening import check_regular_file, open_h5
 from ray_h5.hdf5.rows import as_names, few
 from ray_h5.planning.agreement import agreed_columns, check_enums
-from ray_h5.planning.criteria import parse_derived
+from ray_h5.planning.criteria import parse_derived, read_for
 from ray_h5.planning.derived import derived_spec
-from ray_h5.planning.facts import FileFacts, Question, Scope
+from ray_h5.planning.facts import FileFacts, Question, Scope, check_planned
 from ray_h5.planning.lookup import Lookup
 from ray_h5.planning.predicate import check_names
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.sources import SourceTable
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +128,7 @@ class RowIndex:
     cast: Cast = field(default_factory=Cast)
     _found: dict[str, ColumnSpec] = field(default_factory=dict, repr=False)
     _values: dict[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict, repr=False)
+    _sources: list[SourceTable] = field(default_factory=list, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -159,8 +163,10 @@ class RowIndex:
                 self._found.setdefault(name, derived_spec(name))
         absent = [name for name in names if name not in self.columns and name not in self._found]
         if absent:
-            also = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
-            _check_same_rows(self.files, also.files, absent)
+            with self._noticing_changes():
+                also = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
+                _check_same_rows(self, also.files, absent)
+            self._learn_sources(also.sources_of(absent))
             self._found.update(also.columns)
         return {name: self.columns.get(name) or self._found[name] for name in names}
 
@@ -182,27 +188,73 @@ class RowIndex:
         return self.small_columns(list(specs.values()))
 
     def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
-        """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept."""
+        """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept.
+
+        Raises
+        ------
+        StaleIndexError, MissingSourceError
+            If a file, or another that the columns come from, is no longer as it was.
+        """
         absent = tuple(spec for spec in columns if spec not in self._values)
+        if len(absent) < len(columns):
+            self._check_unchanged(self.sources_of(spec.name for spec in columns if spec not in absent))
         if absent:
-            question = Question(tuple(self.columns), absent)
-            answers = self.lookup.ask(self.files.all_paths(), question)
-            self._check_current(answers)
+            with self._noticing_changes():
+                answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), absent))
+            self._check_current(answers, [spec.name for spec in absent])
             for column, _ in filter(None, (parse_derived(spec.name) for spec in absent)):
                 check_enums(answers, column)
             for spec in absent:
                 self._values[spec] = _joined(answers, spec)
         return {spec.name: self._values[spec] for spec in columns}
 
-    def _check_current(self, answers: Sequence[FileFacts]) -> None:
+    @property
+    def looked_up(self) -> list[str]:
+        """The columns whose values were looked up so far, by `small_columns`."""
+        return list({spec.name: None for spec in self._values})
+
+    def sources_of(self, names: Iterable[str]) -> SourceTable:
+        """Return the other files that columns, and those that virtual ones are computed from, come from."""
+        read = dict.fromkeys(each for name in names for each in read_for(name))
+        return reduce(SourceTable.joined, (table.only(read) for table in self._sources), SourceTable())
+
+    def _check_current(self, answers: Sequence[FileFacts], names: Sequence[str]) -> None:
         for file, facts in enumerate(answers):
             check_identity(facts.path, self.files.identity(file), facts.identity)
+        read = dict.fromkeys([*self.columns, *(each for name in names for each in read_for(name))])
+        self._learn_sources(SourceTable.of([facts.origins for facts in answers], read))
+
+    def _learn_sources(self, found: SourceTable) -> None:
+        """Add the sources of columns not looked at before; raise if those of the others changed."""
+        for known in self._sources:
+            known.check_same(found, self.files)
+        new = found.only(name for name in found.columns if not any(name in known.columns for known in self._sources))
+        if new.columns:
+            self._sources.append(new)
+
+    @contextlib.contextmanager
+    def _noticing_changes(self) -> Iterator[None]:
+        """Where the look at files fails, and one of them changed since the index was made, raise that."""
+        try:
+            yield
+        except RayH5Error:
+            self._check_unchanged(reduce(SourceTable.joined, self._sources, SourceTable()))
+            raise
+
+    def _check_unchanged(self, sources: SourceTable) -> None:
+        """Look at each file, and at each source once; raise if one is not as it was."""
+        for file, path in enumerate(self.files.all_paths()):
+            check_identity(path, self.files.identity(file), FileIdentity.of(check_regular_file(path)))
+        if any(identity_now(path) != state for path, state in map(sources.source, range(len(sources.paths)))):
+            for file, path in enumerate(self.files.all_paths()):
+                check_state(path, FileState(self.files.identity(file), sources.of_file(file)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Many values stay behind: another process reads those that it needs.
         few = sum(values.nbytes for values in self._values.values()) <= _MAX_CARRIED_BYTES
         values = self._values if few else {}
-        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self.cast, self._found, values)
+        found = (self._found, values, self._sources)
+        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self.cast, *found)
 
 
 def build_index(
@@ -251,7 +303,8 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     agreed = agreed_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
-    return RowIndex(files, agreed, chunk_rows, lookup, cast)
+    sources = SourceTable.of([each.origins for each in facts], agreed)
+    return RowIndex(files, agreed, chunk_rows, lookup, cast, _sources=[sources] if sources.columns else [])
 
 
 def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
@@ -286,11 +339,14 @@ def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:
         )
 
 
-def _check_same_rows(expected: FileTable, found: FileTable, names: Sequence[str]) -> None:
+def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) -> None:
+    expected = index.files
     for file in np.flatnonzero(np.any(expected.identities != found.identities, axis=1)).tolist():
         check_identity(expected.path(file), expected.identity(file), found.identity(file))
     wanted, has = np.diff(expected.starts), np.diff(found.starts)
     for file in np.flatnonzero(wanted != has)[:1].tolist():
+        with index.scope.open(expected.path(file), FileState(expected.identity(file))) as reader:
+            check_planned(reader, next(iter(index.columns)), int(wanted[file]))
         raise SchemaMismatchError(
             f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
             f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import zip_longest
 
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Question, Scope, learn
+from ray_h5.planning.sources import Origin
 from ray_h5.planning.store import MEMORY, add, keep, note_kept, recall
 
 logger = logging.getLogger(__name__)
@@ -81,11 +82,13 @@ class Lookup:
         groups = [unknown[i : i + _GROUP_FILES] for i in range(0, len(unknown), _GROUP_FILES)]
         work = partial(answer_files, question, self.scope, self.index_dir)
         specs: dict[ColumnFacts, ColumnFacts] = {}
+        origins: dict[Origin, Origin] = {}
         for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
             for facts in answers:
                 # Equal facts of many files become one object.
                 shared = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
-                known[facts.path] = replace(facts, columns=shared)
+                sources = tuple(origins.setdefault(each, each) for each in facts.origins)
+                known[facts.path] = replace(facts, columns=shared, origins=sources)
                 MEMORY.put(known[facts.path], self.scope)
                 if self.index_dir is not None:
                     note_kept(known[facts.path], self.scope, self.index_dir)

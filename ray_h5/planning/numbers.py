@@ -10,10 +10,11 @@ import math
 from decimal import Decimal
 from functools import reduce
 from operator import or_
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _WHOLE = 2**64  # integers of a column are smaller
 _BOOLEANS = (0, 1)
@@ -22,83 +23,73 @@ _THIRD = float(np.float32(1) / np.float32(3))
 _LARGE = [pa.scalar(Decimal(sign * 10**75), pa.decimal256(76)) for sign in (1, -1)]  # infinite in float32
 
 
-class Fields(Protocol):
-    """A way to build expressions; all but these three is operators."""
-
-    def column(self, name: str) -> Any: ...
-    def is_in(self, value: Any, values: list[Any]) -> Any: ...
-    def is_null(self, name: str) -> Any: ...
-
-
-def equals(name: str, value: Any, fields: Fields) -> Any:
+def equals(column: pc.Expression, value: Any) -> pc.Expression:
     """Return the expression that a column holds a value; none is NaN."""
     # pyarrow compares no boolean with a number, but looks it up among integers, and the other way round.
     if isinstance(value, (int, float)) and value in _BOOLEANS:
-        return one_of(name, [value], fields)
-    column, literal = _sides(name, value, fields)
-    return _or_equal(column == literal, name, value, fields)
+        return one_of(column, [value])
+    side, literal = _sides(column, value)
+    return _or_equal(side == literal, column, value)
 
 
-def at_least(name: str, low: Any, fields: Fields) -> Any:
+def at_least(column: pc.Expression, low: Any) -> pc.Expression:
     """Return the expression that a column holds a value or a larger one."""
-    column, literal = _sides(name, low, fields)
-    return _or_equal(column >= literal, name, low, fields)
+    side, literal = _sides(column, low)
+    return _or_equal(side >= literal, column, low)
 
 
-def at_most(name: str, high: Any, fields: Fields) -> Any:
+def at_most(column: pc.Expression, high: Any) -> pc.Expression:
     """Return the expression that a column holds a value or a smaller one."""
-    column, literal = _sides(name, high, fields)
-    return _or_equal(column <= literal, name, high, fields)
+    side, literal = _sides(column, high)
+    return _or_equal(side <= literal, column, high)
 
 
-def one_of(name: str, values: list[Any], fields: Fields) -> Any:
+def one_of(column: pc.Expression, values: list[Any]) -> pc.Expression:
     """Return the expression that a column holds one of some values; NaN equals none."""
-    column = fields.column(name)
     wholes = {int(value) for value in values if _is_whole(value)}
     fractions = [value for value in values if isinstance(value, float) and not _is_whole(value) and value == value]
     others = [value for value in values if not _is_whole(value) and not isinstance(value, float)]
     found = []
     if ones := [value for value in _BOOLEANS if value in wholes]:
-        found.append(fields.is_in(column, ones))  # what a column of booleans has; it would take any number for True
+        found.append(column.isin(pa.array(ones)))  # what a column of booleans has; it would take any number for True
     if larger := sorted(wholes.difference(_BOOLEANS)):
         # As decimals they fit any column of numbers.
-        found.append(fields.is_in(column, [pa.scalar(Decimal(value), _DECIMAL) for value in larger]))
-    if 0 in wholes or False in others:
-        found.append(fields.is_in(column, [-0.0]))  # what is looked up is compared bit by bit, and -0.0 is zero too
+        found.append(column.isin(pa.array([pa.scalar(Decimal(value), _DECIMAL) for value in larger])))
+    if 0 in wholes or any(value is False for value in others):  # a timedelta of 0 equals False too
+        found.append(column.isin(pa.array([-0.0])))  # what is looked up is compared bit by bit, and -0.0 is zero too
     if fractions:
-        found.append(_one_of_fractions(column, fractions, fields))
+        found.append(_one_of_fractions(column, fractions))
     if others:
-        found.append(fields.is_in(column, others))
+        found.append(column.isin(pa.array(others)))
     if not found:
-        return fields.is_null(name) & ~fields.is_null(name)  # no row; an empty list has no type to look up
+        return column.is_null() & ~column.is_null()  # no row; an empty list has no type to look up
     return reduce(or_, found)
 
 
-def _one_of_fractions(column: Any, values: list[float], fields: Fields) -> Any:
+def _one_of_fractions(column: pc.Expression, values: list[float]) -> pc.Expression:
     """Return the expression that a column holds one of some floats that no integer equals."""
     # To look up floats pyarrow casts integers to them, and refuses large ones. Of decimals it casts any.
     doubles = column - Decimal(0) + 0.0
-    found = fields.is_in(doubles, values)
+    found = doubles.isin(pa.array(values))
     rounded = [_float32(value) for value in values if not _is_float32(value)]
-    return found | (_is_of_float32(column, rounded, fields) & fields.is_in(doubles, rounded)) if rounded else found
+    return found | (_is_of_float32(column, rounded) & doubles.isin(pa.array(rounded))) if rounded else found
 
 
-def _is_of_float32(column: Any, values: list[float], fields: Fields) -> Any:
+def _is_of_float32(column: pc.Expression, values: list[float]) -> pc.Expression:
     """Return the expression that a column is of float32, where it holds one of some values; pyarrow tells no types.
 
     Arithmetic with integers keeps the type of a column: a third of 1 is another number in float32. Infinite values
     give NaN there; but what is looked up is cast to the type of the column, and 1e75 is infinite in float32.
     """
     found = (column - column + 1) / 3 - Decimal(0) == _THIRD
-    return found | fields.is_in(column, _LARGE) if any(map(math.isinf, values)) else found
+    return found | column.isin(pa.array(_LARGE)) if any(map(math.isinf, values)) else found
 
 
-def _sides(name: str, value: Any, fields: Fields) -> tuple[Any, Any]:
+def _sides(column: pc.Expression, value: Any) -> tuple[pc.Expression, Any]:
     """Return the column and the value, such that pyarrow compares them without a loss.
 
     pyarrow compares integers with a decimal as decimals, and floats with it as floats.
     """
-    column = fields.column(name)
     if _is_whole(value):
         return column, Decimal(int(value))
     # Integers become decimals here, which it casts to floats even where they are rounded. No rounding passes a float
@@ -106,7 +97,7 @@ def _sides(name: str, value: Any, fields: Fields) -> tuple[Any, Any]:
     return (column - Decimal(0), value) if isinstance(value, float) else (column, value)
 
 
-def _or_equal(compared: Any, name: str, value: Any, fields: Fields) -> Any:
+def _or_equal(compared: pc.Expression, column: pc.Expression, value: Any) -> pc.Expression:
     """Let a comparison with a number also hold for what equals it in the dtype of the column.
 
     pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1. No value of
@@ -114,8 +105,8 @@ def _or_equal(compared: Any, name: str, value: Any, fields: Fields) -> Any:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or _is_float32(value):
         return compared
-    column, rounded = fields.column(name), _float32(value)
-    return compared | (_is_of_float32(column, [rounded], fields) & (column - Decimal(0) == rounded))
+    rounded = _float32(value)
+    return compared | (_is_of_float32(column, [rounded]) & (column - Decimal(0) == rounded))
 
 
 def _is_whole(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -114,16 +114,26 @@ class Order:
         With its unit decided and, for chunks, its window; None keeps the rows as they are.
     groups : Groups, optional
         What is drawn as a whole: the chunk groups, or the files.
+    group_rows : int, optional
+        Rows of a chunk group, where chunks are drawn.
     """
 
     num_rows: int
     shuffle: Shuffle | None = None
     groups: Groups | None = None
+    group_rows: int | None = None
 
     @property
     def window_rows(self) -> int | None:
         """Rows that are mixed with each other, where chunks are drawn."""
         return self.shuffle.window_rows if self.shuffle is not None else None
+
+    def with_drawn_seed(self, seed: int | None) -> Order:
+        """Return the order with the seed of the run that is resumed, if its own was drawn; else the order itself."""
+        shuffle = self.shuffle
+        if seed is None or shuffle is None or not shuffle.is_drawn or shuffle.seed == seed:
+            return self
+        return replace(self, shuffle=replace(shuffle, seed=seed))
 
     def ranks(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         """Return which of the selected rows stand at some positions of an epoch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,15 +12,20 @@ from typing import Literal
 
 import numpy as np
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.changes import check_state
 from ray_h5.hdf5.columns import ReadStats
+from ray_h5.hdf5.layout import FileState
+from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer, is_integer
-from ray_h5.planning.facts import Scope
+from ray_h5.planning.facts import Scope, wrong_index
+from ray_h5.planning.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.index import FileTable, RowIndex
 from ray_h5.planning.order import EvenGroups, ListedGroups, Order
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.shuffle import Shuffle
+from ray_h5.planning.sources import SourceTable
 
 _BLOCK_BYTES = 64 << 20
 """A block costs Ray about 30 ms whatever its size (measured), as long as reading this many bytes."""
@@ -81,6 +86,10 @@ class ReadPlan:
         Rows of a block; the last ones may have fewer.
     tail : Tail, optional
         What becomes of the last rows; None keeps them.
+    sources : SourceTable
+        The other files that the columns come from, and those that the selection was made of.
+    cast : frozenset of str
+        The columns that are cast while they are read; the others are planned with the dtypes that files store.
     """
 
     files: FileTable
@@ -90,6 +99,8 @@ class ReadPlan:
     order: Order
     block_rows: int
     tail: Tail | None = None
+    sources: SourceTable = field(default_factory=SourceTable)
+    cast: frozenset[str] = frozenset()
 
     @property
     def num_rows(self) -> int:
@@ -128,6 +139,42 @@ class ReadPlan:
             found.update(self.order.groups.described())
         return found.hexdigest()
 
+    def state(self, file: int) -> FileState:
+        """Return the state that a file was in when the plan was made."""
+        return FileState(self.files.identity(file), self.sources.of_file(file))
+
+    def open(self, file: int) -> RowReader:
+        """Open a file, if it, and the sources of its columns, are as they were when the plan was made."""
+        reader = self.scope.open(self.files.path(file), self.state(file))
+        self.check(file, reader)
+        return reader
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What `hash` is made of, except the seed, part by part: to name what differs."""
+        return fingerprint(self.files, self.selection, self.order)
+
+    def with_drawn_seed(self, seed: int | None) -> ReadPlan:
+        """Return the plan with the seed of the run that is resumed, if its own was drawn; else the plan itself."""
+        order = self.order.with_drawn_seed(seed)
+        return self if order is self.order else replace(self, order=order)
+
+    def check(self, file: int, reader: RowReader) -> None:
+        """Raise unless a file holds what the plan was made for; what an index on disk says of it may be wrong.
+
+        Raises
+        ------
+        StaleIndexError
+            With what was expected and what was found.
+        """
+        rows = int(self.files.starts[file + 1] - self.files.starts[file])
+        for name, layout in reader.find([column.name for column in self.columns]).items():
+            expected = next(column for column in self.columns if column.name == name)
+            found = ColumnSpec.of(layout)
+            if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
+                planned = f"{rows} rows of {expected}"
+                raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {found}"))
+
     def row_ids(self, ranks: np.ndarray) -> np.ndarray:
         """Return the row ids of some of the selected rows, given by their ranks in path order."""
         return ranks if self.selection is None else self.selection[ranks]
@@ -145,6 +192,7 @@ def make_plan(
     block_rows: int | None = None,
     num_blocks: int | None = None,
     tail: Tail | None = None,
+    selected_by: Iterable[str] | None = None,
 ) -> ReadPlan:
     """Return the plan for some rows and columns.
 
@@ -162,6 +210,8 @@ def make_plan(
         Rows of a block, or the number of blocks; by default blocks are sized by their bytes.
     tail : Tail, optional
         What becomes of the last rows.
+    selected_by : iterable of str, optional
+        The columns that the selection was made of; None for all whose values were looked up.
 
     Raises
     ------
@@ -183,7 +233,19 @@ def make_plan(
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= _MOST_BLOCK_BYTES:
         # A chunk is then needed by one task only.
         rows = -(-max(rows, window) // window) * window
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail)
+    named = () if selection is None else index.looked_up if selected_by is None else selected_by
+    sources = index.sources_of([*(column.name for column in columns), *named])
+    cast = _cast_columns(index, columns)
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast)
+
+
+def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:
+    """Return the columns whose dtypes in the files are no concern: they are cast, or may be."""
+    if type(index.cast) is not Cast:  # which may cast any
+        return frozenset(column.name for column in columns)
+    stored = index.columns
+    changed = {each.name for each in columns if each.name not in stored or stored[each.name].dtype != each.dtype}
+    return frozenset(changed | index.cast.dtypes.keys())
 
 
 def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
@@ -204,8 +266,9 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
         return Order(num_rows, shuffle, ListedGroups(np.unique(starts)))
     shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
     if selection is None:
-        return Order(num_rows, shuffle, EvenGroups(files.starts, index.group_rows))
-    return Order(num_rows, shuffle, ListedGroups(_chunk_groups(files, selection, index.group_rows)))
+        return Order(num_rows, shuffle, EvenGroups(files.starts, index.group_rows), index.group_rows)
+    groups = ListedGroups(_chunk_groups(files, selection, index.group_rows))
+    return Order(num_rows, shuffle, groups, index.group_rows)
 
 
 def decide_unit(shuffle: Shuffle | None, group_rows: int) -> str | None:
@@ -292,13 +355,17 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
 
     Raises
     ------
-    StaleIndexError
-        If a file is no longer as it was when the plan was made.
+    StaleIndexError, MissingSourceError
+        If a file, or another that its columns or the selection come from, is no longer as it was when the plan was
+        made.
     """
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
     stats = ReadStats()
-    for file, places in by_file(plan.files, row_ids) if arrays else ():
-        with plan.scope.open(plan.files.path(file), plan.files.identity(file)) as reader:
+    for file, places in by_file(plan.files, row_ids) if arrays or plan.selection is not None else ():
+        if not arrays:
+            check_state(plan.files.path(file), plan.state(file))  # the selection may be made of it
+            continue
+        with plan.open(file) as reader:
             reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places)
             stats.add(reader.stats)
     return BlockRows(row_ids, arrays, stats)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.options import check_count
+from ray_h5.planning.fingerprint import Fingerprint
 from ray_h5.planning.plan import BlockRows, ReadPlan, Tail, read_rows
-from ray_h5.planning.progress import Cut, Done, Run, check_count
+from ray_h5.planning.progress import Cut, Done, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Position:
     Attributes
     ----------
     seed, epoch : int
-        The order.
+        The order. A dataset whose seed was drawn, as by ``shuffle=True``, takes over this seed when it resumes.
     rows : int
         Rows that each rank has done since the epoch, or this run, began.
     world_size : int
@@ -33,6 +35,8 @@ class Position:
         What runs before this one had done of the epoch.
     tail : Tail, optional
         What becomes of the last rows in this run. Another run may do otherwise.
+    plan : Fingerprint, optional
+        Files, predicate and shuffle part by part, to name what differs; a position of an earlier version has none.
     """
 
     seed: int
@@ -43,6 +47,7 @@ class Position:
     plan_hash: str
     earlier: tuple[Done, ...] = ()
     tail: Tail | None = None
+    plan: Fingerprint | None = None
 
     def __post_init__(self) -> None:
         for name in ("seed", "epoch", "rows", "world_size", "block_rows"):
@@ -60,7 +65,8 @@ class Position:
         """Return it as plain values, for JSON or a checkpoint."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         earlier = [[done.rows, done.world_size, done.block_rows, _listed(done.tail)] for done in self.earlier]
-        return {**found, "earlier": earlier, "tail": _listed(self.tail)}
+        plan = None if self.plan is None else asdict(self.plan)
+        return {**found, "earlier": earlier, "tail": _listed(self.tail), "plan": plan}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Position:
@@ -72,7 +78,7 @@ class Position:
             If it is something else.
         """
         names = {each.name for each in fields(cls)}
-        if not isinstance(found, Mapping) or set(found) != names:
+        if not isinstance(found, Mapping) or not names - {"plan"} <= set(found) <= names:
             raise PositionError(f"Position: expected {', '.join(sorted(names))}, found {found!r}")
         earlier = found["earlier"]
         if not isinstance(earlier, (list, tuple)) or not all(
@@ -82,7 +88,9 @@ class Position:
                 f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows, tail]"
             )
         done = tuple(Done(rows, ranks, block_rows, _tail_of(tail)) for rows, ranks, block_rows, tail in earlier)
-        return cls(**{**found, "earlier": done, "tail": _tail_of(found["tail"])})
+        plan = found.get("plan")
+        plan = None if plan is None else Fingerprint.from_dict(plan)
+        return cls(**{**found, "earlier": done, "tail": _tail_of(found["tail"]), "plan": plan})
 
 
 def _listed(tail: Tail | None) -> list[Any] | None:
@@ -110,11 +118,14 @@ class Stretch:
         What is done of it.
     world_size : int
         Ranks that take its blocks in turn.
+    seed : int, optional
+        The seed of the run that is resumed: it replaces one that the plan has drawn.
     """
 
     epoch: int = 0
     done: tuple[Done, ...] = ()
     world_size: int = 1
+    seed: int | None = None
 
     def cut(self, plan: ReadPlan) -> Cut:
         """Return how what is left is cut into blocks."""
@@ -158,41 +169,74 @@ class Block:
         int64: where in the epoch the rows stand.
     epoch : int
         The epoch.
+    seed : int
+        The seed of its order.
     """
 
     rows: BlockRows
     positions: np.ndarray
     epoch: int
+    seed: int = 0
 
 
 def read_block(plan: ReadPlan, stretch: Stretch, block: int, limit: int | None = None) -> Block:
     """Read one block of an epoch: a pure function, the same each time it is called."""
+    plan = plan.with_drawn_seed(stretch.seed)
     positions = stretch.positions(plan, block, limit)
-    return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch)
+    return Block(read_rows(plan, plan.at(positions, stretch.epoch)), positions, stretch.epoch, plan.seed)
 
 
 def position_of(plan: ReadPlan, stretch: Stretch, rows: int = 0) -> Position:
     """Return where an epoch is after `rows` rows a rank; `resume` goes on from there."""
+    plan = plan.with_drawn_seed(stretch.seed)
     return Position(
-        plan.seed, stretch.epoch, rows, stretch.world_size, plan.block_rows, plan.hash, stretch.done, plan.tail
+        plan.seed,
+        stretch.epoch,
+        rows,
+        stretch.world_size,
+        plan.block_rows,
+        plan.hash,
+        stretch.done,
+        plan.tail,
+        plan.fingerprint,
     )
 
 
 def resume(plan: ReadPlan, position: Position, world_size: int) -> Stretch:
-    """Return what is left of the epoch that a run was in.
+    """Return what is left of the epoch that a run was in; a seed that was drawn gives way to that of the position.
 
     Raises
     ------
     PositionError
-        If the position is of other files, another selection or another shuffle.
+        If the position is of other files, another selection or another shuffle; it says what differs.
     """
-    if position.plan_hash != plan.hash or position.seed != plan.seed:
+    plan = plan.with_drawn_seed(position.seed)
+    if (position.plan_hash, position.seed) != (plan.hash, plan.seed):
         raise PositionError(
-            f"the position {position} is of other files, another predicate or another shuffle than "
-            f"{len(plan.files)} files, {plan.num_rows} selected rows, {plan.order.shuffle}. Read the data as the "
-            "run before did, or start the epoch anew without a position."
+            "the position is of other files, another predicate or another shuffle than this dataset. What differs: "
+            f"{'; '.join(_differences(position, plan))}. Read the data as the run before did{_instead(position)}, or "
+            "start the epoch again without a position."
         )
-    stretch = Stretch(position.epoch, position.done, world_size)
+    stretch = Stretch(position.epoch, position.done, world_size, plan.seed)
     if min(run.num_positions for run in stretch.runs(plan)) < 0:
         raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} there are")
     return stretch
+
+
+def _differences(position: Position, plan: ReadPlan) -> list[str]:
+    """Return what a position is of and a plan is not."""
+    found = [] if position.plan is None else position.plan.differences(plan.fingerprint)
+    both_shuffled = plan.order.shuffle is not None and (position.plan is None or position.plan.unit is not None)
+    if position.seed != plan.seed and both_shuffled:
+        found.insert(0, f"seed {position.seed}, not {plan.seed}")
+    if found:
+        return found
+    here = f"{len(plan.files)} files, {plan.num_rows} selected rows, {plan.order.shuffle}"
+    return [f"plan_hash {position.plan_hash}, not {plan.hash} (of {here}); the position does not say more"]
+
+
+def _instead(position: Position) -> str:
+    """Return what to write for the shuffle of the run before, as far as the position says."""
+    if position.plan is None:
+        return ""
+    return f", with shuffle={position.plan.shuffle(position.seed)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -38,6 +40,18 @@ def as_expression(predicate: Any) -> pc.Expression:
     return expression
 
 
+def fingerprint(expression: pc.Expression) -> bytes | None:
+    """Return bytes that are equal for two expressions only if they select the same rows of any column.
+
+    `Expression.equals` is too coarse for that: it takes -0.0 and 0.0 for equal, which `is_in` tells apart. None if
+    pyarrow cannot write the expression down.
+    """
+    try:
+        return hashlib.blake2b(pickle.dumps(expression, 5), digest_size=16).digest()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
 def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
     """Raise unless a predicate can be evaluated on the columns that it names.
 
@@ -48,12 +62,17 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
     """
     for name in names:
         if not columns[name].is_scalar:
-            raise PredicateError(
-                f"predicate: column {name!r} holds an array of shape {columns[name].tensor_shape} a row; a predicate "
-                "compares one value a row. Choose rows in which a value occurs with "
-                f"where(**{{{name!r}: any_equal(value)}}), or by a value that you derive of each row: in Ray with "
-                "ds.map(...) and a filter behind it, in PyTorch with torch.utils.data.Subset."
-            )
+            raise no_scalar(name, columns[name].tensor_shape)
+
+
+def no_scalar(name: str, shape: tuple[int | None, ...]) -> PredicateError:
+    """Return the error for a column that holds an array a row."""
+    return PredicateError(
+        f"predicate: column {name!r} holds an array of shape {shape} a row; a predicate "
+        "compares one value a row. Choose rows in which a value occurs with "
+        f"where(**{{{name!r}: any_equal(value)}}), or by a value that you derive of each row: in Ray with "
+        "ds.map(...) and a filter behind it, in PyTorch with torch.utils.data.Subset."
+    )
 
 
 def check_there(names: Iterable[str], columns: Collection[str]) -> None:
@@ -75,15 +94,25 @@ def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: in
     A row passes where the expression is true: not where it is false and not where it is null.
     Comparisons with NaN are false.
     """
+    return np.flatnonzero(passing(expression, columns, num_rows).fill_null(False).to_numpy())
+
+
+def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> pa.ChunkedArray:
+    """Return for each row whether it passes; null where values are that decide it.
+
+    Raises
+    ------
+    PredicateError
+        If the columns cannot be compared so.
+    """
     # A table without columns would have no rows; an expression such as a constant names none.
     table = pa.table(columns or {"": pa.nulls(num_rows)})
     try:
-        passes = _mask(expression, _comparable(table))
+        return _mask(expression, _comparable(table))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
         raise PredicateError(
             f"predicate: {expression} cannot be evaluated on {_types(table)}: {_said(exc, table)}"
         ) from exc
-    return np.flatnonzero(passes.fill_null(False).to_numpy())
 
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
@@ -97,7 +126,16 @@ def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which values are compared: pyarrow compares no float16, and casts it without a loss."""
+    """Return the type in which values are compared, without a loss.
+
+    pyarrow compares no float16. To look values up in a column it casts them to the type of the column, which a
+    dictionary, or a decimal of few digits, refuses.
+    """
+    if pa.types.is_dictionary(kind):
+        return comparable_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        # With the digits of any integer of 64 bits; sums have one more.
+        return pa.decimal256(min(max(kind.precision, 20 + kind.scale), 75), kind.scale)
     return pa.float32() if pa.types.is_float16(kind) else kind
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_h5.errors import PositionError
+from ray_h5.options import check_count
 from ray_h5.planning.plan import Tail
 
 
@@ -145,9 +145,3 @@ class Done:
             return start + block * self.world_size + left
         inside = start + left // rest * block + begun + left % rest
         return np.where(behind < 0, inside, start + block * self.world_size + behind)
-
-
-def check_count(what: str, value: object, least: int) -> None:
-    """Raise a PositionError unless what a position holds is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PositionError(f"{what}={value!r}: expected an integer of {least} or more")

@@ -70,7 +70,7 @@ class ColumnSpec:
                 f"{layout.where} has {found}, whose long doubles Arrow and torch lack. RowReader reads it; or write "
                 "them as float64 (complex128)."
             )
-        if (odd := _odd_time(layout.dtype)) is not None:
+        if (odd := odd_time(layout.dtype)) is not None:
             raise UnsupportedColumnError(
                 f"{layout.where} has times of dtype {odd}, a unit that Arrow lacks. RowReader reads it; or write them "
                 "in seconds, or as int64."
@@ -107,6 +107,15 @@ class ColumnSpec:
     def is_scalar(self) -> bool:
         """Whether a predicate can name the column: one plain value a row."""
         return self.tensor_shape == ()
+
+    def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
+        if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
+            return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
+        if self.kind != stored.kind:
+            return False
+        # Compound values of two files may differ in the places of their fields.
+        return self.value_type == stored.value_type or (self.kind == "string" and self.as_bytes)
 
     def cast(self, dtype: object) -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
@@ -192,7 +201,7 @@ def has_long_double(dtype: np.dtype) -> bool:
     return any(each.kind in "fc" and real_dtype(each).itemsize > 8 for each in _plain(dtype))
 
 
-def _odd_time(dtype: np.dtype) -> np.dtype | None:
+def odd_time(dtype: np.dtype) -> np.dtype | None:
     """Return the dtype of times in a unit that Arrow lacks, or takes for another, if there are such."""
     units = {"M": _ARROW_UNITS | {("D", 1)}, "m": _ARROW_UNITS}
     odd = (each for each in _plain(dtype) if each.kind in units and np.datetime_data(each) not in units[each.kind])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias, cast
 
@@ -38,9 +38,12 @@ class Shuffle:
         are drawn, the rows of a file stay in order. ``auto``: ``rows`` where that costs nothing,
         because a chunk holds one row or the data is contiguous; else ``chunks``.
     seed : int, optional
-        Zero or more. None draws one and keeps it.
+        Zero or more. None draws one: `seed` then holds it, and `repr` shows it. A `Position`, or the state of a
+        sampler, carries it: the run that resumes from it takes it over.
     window_rows : int, optional
         For ``chunks``: rows that are mixed with each other. By default as many as a block holds.
+    is_drawn : bool
+        Whether a run that resumes may replace the seed with that of the run before; set where `seed` is None.
 
     Notes
     -----
@@ -51,12 +54,14 @@ class Shuffle:
     unit: Unit = "auto"
     seed: int | None = 0
     window_rows: int | None = None
+    is_drawn: bool = field(default=False, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.unit not in _UNITS:
             raise OptionError(f"Shuffle(unit={self.unit!r}): expected one of {', '.join(map(repr, _UNITS))}")
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(32))
+            object.__setattr__(self, "is_drawn", True)
         object.__setattr__(self, "seed", as_integer("Shuffle: seed", self.seed, 0, instead=", or None"))
         rows = self.window_rows
         if rows is not None and self.unit in ("rows", "files"):

@@ -7,11 +7,14 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import struct
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.external import PathLike, identity_now
@@ -25,9 +28,12 @@ logger = logging.getLogger(__name__)
 
 _MAX_FILES = 200_000
 _MAX_VALUE_BYTES = 1 << 30
+_MAX_BODY_BYTES = 4 << 30
+_PIECE_BYTES = 64 << 20
+"""A larger index file is gone through once, to see whether it is whole, before memory is taken for it."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 4
+_VERSION = 5
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -128,7 +134,24 @@ def check_index_dir(folder: PathLike) -> str:
             pass
     except OSError as exc:
         raise OptionError(f"index_dir={folder!r}: nothing can be written there: {exc.strerror}") from exc
+    _warn_of_others(folder)
     return folder
+
+
+@lru_cache(maxsize=1024)  # once a folder
+def _warn_of_others(folder: str) -> None:
+    """Say so if others can change what is kept in a folder: the rows that a predicate selects come from there."""
+    state = os.stat(folder)
+    if state.st_mode & stat.S_IWOTH:
+        who = f"everybody can write there (mode {stat.S_IMODE(state.st_mode):o})"
+    elif state.st_uid not in {os.geteuid(), 0}:
+        who = f"it belongs to another user (uid {state.st_uid})"
+    else:
+        return
+    logger.warning(
+        "index_dir=%r: %s, and who writes there decides which rows predicates select. Use a folder that only you, and "
+        "those whom you trust, can write to.", folder, who,
+    )  # fmt: skip
 
 
 def save(facts: FileFacts, scope: Scope, index_dir: str) -> None:
@@ -141,11 +164,14 @@ def save(facts: FileFacts, scope: Scope, index_dir: str) -> None:
     """
     body = to_body(facts, _named(facts.path, scope))
     where = index_path(facts.path, scope, index_dir)
+    if len(body) > _MAX_BODY_BYTES:
+        logger.warning("%s: not kept in index_dir: %d bytes, at most %d are", facts.path, len(body), _MAX_BODY_BYTES)
+        return
     with contextlib.suppress(OSError):
         Path(where).rmdir()  # if it is a folder, and there is nothing in it
     try:
         with written_whole(where) as file:
-            file.write(_HEADER.pack(_MAGIC, _VERSION, len(body), _checksum(body)))
+            file.write(_HEADER.pack(_MAGIC, _VERSION, len(body), _checksum([body])))
             file.write(body)
     except OSError as exc:
         raise OptionError(
@@ -157,30 +183,42 @@ def load(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
     """Return what an index file says, or None if there is none that can be trusted."""
     where = index_path(path, scope, index_dir)
     try:
-        with open(where, "rb") as file:
-            data = file.read()
+        with open(where, "rb", opener=_open_at_once) as file:
+            return from_body(_checked_body(file, index_dir), path, _named(path, scope))
     except FileNotFoundError:
         return None
-    except OSError as exc:
-        _distrust(where, str(exc))
-        return None
-    try:
-        return from_body(_checked_body(data), path, _named(path, scope))
-    except ValueError as exc:
+    except (OSError, ValueError) as exc:
         _distrust(where, str(exc))
         return None
 
 
-def _checked_body(data: bytes) -> memoryview:
-    if len(data) < _HEADER.size:
+def _open_at_once(where: str, flags: int) -> int:
+    # A pipe by that name would keep a plain open waiting for its writer.
+    return os.open(where, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _checked_body(file: BinaryIO, index_dir: str) -> memoryview:
+    """Return the body of an index file. No memory is taken for it before its size, and what it says, are right."""
+    state, folder = os.fstat(file.fileno()), os.stat(index_dir)
+    if not stat.S_ISREG(state.st_mode):
+        raise ValueError("it is a pipe or a device, and no file")
+    if folder.st_mode & stat.S_IWOTH and state.st_uid not in {os.geteuid(), folder.st_uid, 0}:
+        raise ValueError(f"another user put it there (uid {state.st_uid}), in a folder that everybody can write to")
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
         raise ValueError("it is cut short")
-    magic, version, length, checksum = _HEADER.unpack_from(data)
-    body = memoryview(data)[_HEADER.size :]
+    magic, version, length, checksum = _HEADER.unpack(header)
     if magic != _MAGIC or version != _VERSION:
         raise ValueError("it is of another kind or version")
-    if length != len(body) or checksum != _checksum(body):
+    if length != state.st_size - _HEADER.size or length > _MAX_BODY_BYTES:
+        raise ValueError(f"it has {state.st_size} bytes, and says {length}; at most {_MAX_BODY_BYTES} are read")
+    if length > _PIECE_BYTES and _checksum(iter(partial(file.read, _PIECE_BYTES), b"")) != checksum:
         raise ValueError("its checksum is wrong")
-    return body
+    file.seek(_HEADER.size)
+    body = file.read(length)
+    if len(body) != length or _checksum([body]) != checksum:
+        raise ValueError("its checksum is wrong")
+    return memoryview(body)
 
 
 def index_path(path: str, scope: Scope, index_dir: str) -> str:
@@ -208,5 +246,8 @@ def _key(path: str, scope: Scope) -> tuple[object, ...]:
     return path, replace(scope, threads=1)
 
 
-def _checksum(body: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(body, digest_size=16).digest()
+def _checksum(pieces: Iterable[bytes]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()

@@ -65,8 +65,9 @@ def read_h5(
     group : str
         The group that names are relative to.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
-        The order of an epoch; another one in each. True draws a seed (and logs it); ``"rows"``,
-        ``"chunks"`` and ``"files"`` say what is drawn; `ray_h5.Shuffle` says all.
+        The order of an epoch; another one in each. True draws a seed: `Position.seed` holds it, and a run that
+        resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` say what is drawn;
+        `ray_h5.Shuffle` says all.
     dtypes : mapping of str to dtype, optional
         Columns to cast while reading: ``{"image": "float16"}`` halves what travels. Values
         that do not fit become what numpy's ``astype`` makes of them. Files may differ in the

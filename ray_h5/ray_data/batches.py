@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
-from ray.data.block import BlockAccessor
+from ray.data.block import BlockAccessor, BlockColumn
 from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
@@ -64,6 +64,13 @@ def with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any])
         return call(batch[name])
     except RayH5Error as exc:
         raise type(exc)(f"column {name!r}: {exc}") from exc
+
+
+def as_array(name: str, column: BlockColumn) -> np.ndarray[Any, Any]:
+    """Return a column of a block as one array."""
+    if isinstance(column, pd.Series):
+        return _stacked(name, column)
+    return _stacked(name, BlockAccessor.for_block(pa.table({name: column})).to_numpy()[name])
 
 
 def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:

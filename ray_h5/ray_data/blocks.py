@@ -51,7 +51,7 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
             return scalar_to_arrow(array, spec, lambda row: plan.files.where(int(rows.row_ids[row])))
         return ArrowTensorArray.from_numpy(array, column_name=name)
     if name == ROW_KEY_SPEC.name:
-        return pa.array(row_keys(rows.row_ids, plan.seed, block.epoch))
+        return pa.array(row_keys(rows.row_ids, block.seed, block.epoch))
     if name == IS_PADDING_SPEC.name:
         return pa.array(block.positions >= plan.num_rows)
     found = origin(plan.files, rows.row_ids, name)

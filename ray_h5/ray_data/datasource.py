@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
-from ray.data.expressions import ColumnExpr, Expr
+from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.hdf5.rows import no_column
@@ -27,6 +26,7 @@ from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, origin
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.internals import with_datasources
+from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.tasks import Plans, in_tasks, read_tasks
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ class H5Datasource(Datasource):
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
         selection = None if self._predicate is None else self._select(self._predicate)
         columns = [self._columns[name] for name in names]
-        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail)
+        selected_by = self._predicate_specs.keys() - self._added.keys()
+        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
         logger.info("plan: %s", describe(plan, self._index.group_rows))
         return plan
 
@@ -221,20 +222,6 @@ class H5Datasource(Datasource):
 def each_row_once(ds: Dataset) -> Dataset:
     """Return a dataset of the rows themselves: without those that pad an epoch, and with those that one leaves out."""
     return with_datasources(ds, lambda source: source.rows_once() if isinstance(source, H5Datasource) else source)
-
-
-def column_names(expression: Expr) -> frozenset[str]:
-    """Return the names of the columns that one of Ray's expressions names."""
-    if isinstance(expression, ColumnExpr):
-        return frozenset({expression.name})
-    found: set[str] = set()
-    for each in dataclasses.fields(expression):
-        value = getattr(expression, each.name)
-        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else [value]
-        for part in parts:
-            if isinstance(part, Expr):
-                found |= column_names(part)
-    return frozenset(found)
 
 
 def _added_columns(

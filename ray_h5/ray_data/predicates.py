@@ -2,29 +2,93 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
-from ray.data.expressions import Expr, col
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
+from ray.data.block import BlockColumn
+from ray.data.datatype import DataType
+from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
-from ray_h5.planning.criteria import build_where
+from ray_h5.errors import PredicateError
+from ray_h5.planning.criteria import AnyEqual, Criterion, RowMask, as_criteria
+from ray_h5.planning.derived import occurs
 from ray_h5.planning.files import Files
 from ray_h5.planning.folds import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.predicate import no_scalar, passing
+from ray_h5.ray_data.batches import as_array
 from ray_h5.ray_data.tasks import in_tasks
 
 
-class RayFields:
-    """Builds expressions of Ray."""
+class RowChooser:
+    """Chooses rows of a block, where Ray filters: after ``map_batches`` and other operators that are not read away."""
 
-    def column(self, name: str) -> Expr:
-        return col(name)
+    __name__ = "where"  # so Ray calls the operator
 
-    def is_in(self, value: Expr, values: list[Any]) -> Expr:
-        return value.is_in(values)
+    def __init__(self, criterion: Criterion) -> None:
+        self.criterion = criterion
 
-    def is_null(self, name: str) -> Expr:
-        return col(name).is_null()
+    def __call__(self, *columns: BlockColumn) -> BlockColumn:
+        """Return a boolean for each row, as a column of the same kind of block."""
+        criterion = self.criterion
+        if isinstance(criterion.wanted, RowMask):
+            raise PredicateError(
+                f"row_mask(): {criterion.column!r} says which rows of a file to take, and this filter gets the blocks "
+                "of another operator. Put the filter directly after read_h5, before map_batches and the like."
+            )
+        if isinstance(criterion.wanted, AnyEqual):
+            values, *valid = map(as_array, criterion.columns, columns)
+            found = occurs(values, valid[0] if valid else None, criterion.column, criterion.wanted)
+            passes = pa.chunked_array([pa.array(found)])
+        else:
+            values = _scalars(columns[0], criterion.column)
+            passes = passing(criterion.expression, {criterion.column: values}, len(values))
+        return _like(passes, columns[0])
+
+    def pushed(self, *columns: pc.Expression) -> pc.Expression:
+        """Return the predicate for a datasource, over columns that may have got other names."""
+        return self.criterion.over([str(column) for column in columns]).expression
+
+
+def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
+    try:
+        # NaN is a number, unless objects or a time have it for what is missing.
+        is_series = isinstance(column, pd.Series)
+        values = pa.array(column, from_pandas=column.dtype.kind != "f") if is_series else column
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
+        raise PredicateError(f"predicate: column {name!r} holds values of several types: {exc}") from exc
+    if isinstance(values.type, pa.BaseExtensionType) and hasattr(values.type, "shape"):
+        raise no_scalar(name, values.type.shape)
+    return values
+
+
+def _like(passes: pa.ChunkedArray, column: BlockColumn) -> BlockColumn:
+    if not isinstance(column, pd.Series):
+        return passes
+    # Of pandas' own booleans: they have nulls, as those of Arrow.
+    return pd.Series(passes.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get).array, column.index)
+
+
+def column_names(expression: Expr) -> frozenset[str]:
+    """Return the names of the columns that one of Ray's expressions names."""
+    if isinstance(expression, ColumnExpr):
+        return frozenset({expression.name})
+    if isinstance(expression, UDFExpr) and isinstance(expression.fn, RowChooser):
+        return frozenset({expression.fn.criterion.over([str(each.name) for each in expression.args]).named})
+    found: set[str] = set()
+    for each in dataclasses.fields(expression):
+        value = getattr(expression, each.name)
+        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else [value]
+        for part in parts:
+            if isinstance(part, Expr):
+                found |= column_names(part)
+    return frozenset(found)
 
 
 def where(**criteria: Any) -> Expr:
@@ -47,13 +111,28 @@ def where(**criteria: Any) -> Expr:
 
     Notes
     -----
-    `any_equal` and `row_mask` work where Ray pushes the filter into the reading: before ``map_batches``, not behind it.
+    Before ``map_batches`` Ray pushes the filter into the reading, after it Ray filters the blocks: the same rows pass.
+    `any_equal` then looks at the column of the block. `row_mask` works before ``map_batches`` only.
 
     Examples
     --------
     >>> ds.filter(expr=where(cs_label=True, epoch=between(10, 50)))  # doctest: +SKIP
     """
-    return build_where(criteria, RayFields())
+    return reduce(and_, map(_as_expr, as_criteria(criteria)))
+
+
+def _as_expr(criterion: Criterion) -> Expr:
+    """Return an expression that Ray pushes into the reading, or evaluates itself, each with the same result."""
+    chooser = RowChooser(criterion)
+    args = [col(name) for name in criterion.columns]
+    return PyArrowComputeUDFExpr(
+        fn=chooser, args=args, kwargs={}, data_type=DataType.bool(), pc_func=_pushed, pc_positional=(chooser,)
+    )
+
+
+def _pushed(*given: Any) -> pc.Expression:
+    *columns, chooser = given
+    return chooser.pushed(*columns)
 
 
 def kfold(
@@ -98,4 +177,4 @@ def kfold(
     files = Files.of(
         paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
     )
-    return fold_predicates(files, k, group, stratify, seed, RayFields(), in_tasks)
+    return fold_predicates(files, k, group, stratify, seed, where, in_tasks)

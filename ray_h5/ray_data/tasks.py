@@ -22,9 +22,10 @@ from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.planning.facts import FileFacts
 from ray_h5.planning.plan import ReadPlan
 from ray_h5.planning.position import Stretch, read_block
+from ray_h5.planning.predicate import fingerprint
 from ray_h5.planning.progress import Cut
 from ray_h5.ray_data.blocks import schema_of, to_table
-from ray_h5.ray_data.internals import task_attempts
+from ray_h5.ray_data.internals import is_sent_by_ray, task_attempts
 
 _MAX_PLANS = 4
 _MAX_ATTEMPTS = 5
@@ -35,24 +36,40 @@ _MAX_ATTEMPTS = 5
 class _Made:
     """A plan that was made: here, or in another process that put it into Ray's object store."""
 
-    predicate: pc.Expression | None
+    predicate: bytes | None
+    """The fingerprint of the predicate; None if it has none, and the plan is not found again."""
     names: tuple[str, ...]
     plan: ReadPlan | None = None
     reference: ray.ObjectRef[ReadPlan] | None = None
+    session: str = ""
+    """The session of Ray that the reference is valid in."""
 
-    def shared(self) -> _Made:
-        """Return it as it goes to another process: by reference."""
-        if self.reference is None:
-            self.reference = ray.put(self.plan)
-        return _Made(self.predicate, self.names, None, self.reference)
+    def put(self) -> ray.ObjectRef[ReadPlan]:
+        """Return the plan in Ray's object store, put there once a session."""
+        if self.reference is None or self.session != _session():
+            self.reference, self.session = ray.put(self.plan), _session()
+        return self.reference
 
     def found(self) -> ReadPlan | None:
-        if self.plan is None:
+        if self.plan is None and self.session == _session():
             try:
                 self.plan = ray.get(self.reference)
             except RayError:
                 return None  # the process that made it is gone, and the plan with it
         return self.plan
+
+    def shared(self) -> _Made | None:
+        """Return it as it goes to another process of the cluster, by reference; None if there is no plan any more."""
+        return _Made(self.predicate, self.names, None, self.put()) if self.found() is not None else None
+
+
+def _session() -> str:
+    """Return what tells this process's connection to a cluster from others, before and after `ray.shutdown`."""
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    # A driver's own id is made of its job's, which is the same in each cluster that is started anew.
+    return str(context.get_node_id() + context.get_worker_id())
 
 
 class Plans:
@@ -60,6 +77,8 @@ class Plans:
 
     def __init__(self, made: Sequence[_Made] = ()) -> None:
         self._made = list(made)
+        for each in self._made:
+            each.session = _session()  # it is valid here, too
 
     def get(
         self,
@@ -68,11 +87,12 @@ class Plans:
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; made if it is none of the last ones."""
-        for each in self._made:
-            if each.names == names and _same(each.predicate, predicate) and (plan := each.found()) is not None:
+        wanted = b"" if predicate is None else fingerprint(predicate)
+        for each in self._made if wanted is not None else ():
+            if each.names == names and each.predicate == wanted and (plan := each.found()) is not None:
                 return plan
         plan = make(names)
-        self._made = [*self._made[1 - _MAX_PLANS :], _Made(predicate, names, plan)]
+        self._made = [*self._made[1 - _MAX_PLANS :], _Made(wanted, names, plan)]
         return plan
 
     def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
@@ -80,17 +100,13 @@ class Plans:
         made = next((each for each in self._made if each.plan is plan), None)
         if made is None:
             return ray.put(plan)  # meanwhile another iteration made plans, and this one was let go
-        if made.reference is None:
-            made.reference = ray.put(plan)
-        return made.reference
+        return made.put()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was planned before a trainer or a splitter gets the dataset is not planned again there.
-        return Plans, ([each.shared() for each in self._made] if ray.is_initialized() else [],)
-
-
-def _same(one: pc.Expression | None, other: pc.Expression | None) -> bool:
-    return one is other or (one is not None and other is not None and one.equals(other))
+        # What was planned before a trainer or a splitter gets the dataset is not planned again there. Another cluster,
+        # which may get it by `Dataset.serialize_lineage`, has none of this one's objects.
+        shared = [each.shared() for each in self._made] if is_sent_by_ray() else []
+        return Plans, ([each for each in shared if each is not None],)
 
 
 def read_tasks(
@@ -161,7 +177,7 @@ def _check_attempts(plan: ReadPlan, stretch: Stretch, block: int) -> None:
     attempts = task_attempts()
     if attempts <= _MAX_ATTEMPTS:
         return
-    row_ids = plan.at(stretch.positions(plan, block), stretch.epoch)
+    row_ids = plan.with_drawn_seed(stretch.seed).at(stretch.positions(plan, block), stretch.epoch)
     paths = [plan.files.path(file) for file in np.unique(plan.files.files_of(row_ids)).tolist()]
     raise ReadFailedError(
         f"{attempts} workers died while they read, or worked on, block {block}: {len(row_ids)} rows of "

@@ -16,19 +16,22 @@ from ray_h5.hdf5.rows import near_names
 from ray_h5.options import as_integer
 from ray_h5.planning.position import Position
 from ray_h5.ray_data.arguments import as_flag
+from ray_h5.ray_data.board import Running
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import Running, check_name, running, set_epoch, set_own_epoch
+from ray_h5.ray_data.epochs import check_name, running, set_for_shard
 from ray_h5.ray_data.internals import (
     datasources,
+    executing_process,
     row_count_changers,
     trainer_datasets,
     with_datasources,
     with_whole_blocks,
-    workers_that_share,
 )
+from ray_h5.ray_data.room import check_room
 
 if TYPE_CHECKING:
     import torch
+    from ray.actor import ActorHandle
 
     from ray_h5.ray_data.collate import Dtype
 
@@ -42,10 +45,18 @@ class OrderedDataConfig(DataConfig):
         super().__init__(datasets_to_split, *args)
         self._shared = datasets_to_split
 
-    def configure(self, datasets: dict[str, Dataset], world_size: int, *args: Any, **kwargs: Any) -> Any:
-        """Split the datasets among the workers, and say what that leaves out."""
+    def configure(
+        self,
+        datasets: dict[str, Dataset],
+        world_size: int,
+        worker_handles: list[ActorHandle] | None,
+        worker_node_ids: list[str] | None,
+        **kwargs: Any,
+    ) -> Any:
+        """Split the datasets among the workers, and say what that leaves out; raise if it leaves no room to read."""
         datasets = dict(datasets)
         for name, ds in sorted(datasets.items()):
+            check_room(name, ds, worker_node_ids or [])
             changers = row_count_changers(ds)
             if changers:
                 datasets[name] = _with_rows_changed(ds)
@@ -55,7 +66,7 @@ class OrderedDataConfig(DataConfig):
                 datasets[name] = with_whole_blocks(ds)
             if self._shared == "all" or name in self._shared:
                 _say_what_is_lost(name, ds, world_size)
-        return super().configure(datasets, world_size, *args, **kwargs)
+        return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
 
 
 def data_config(
@@ -69,6 +80,9 @@ def data_config(
     Blocks then go to the workers in turn, in the order of the epoch: it can be repeated, and
     resumed where it was left. (A plain `ray.train.DataConfig` lets blocks overtake each other.) A
     function behind `read_h5` gives one block for each that it gets, however large it becomes.
+
+    A trainer whose workers take all CPUs leaves none to the tasks that read, for which Ray waits without end: that is
+    an `OptionError` when the workers ask for the dataset, or a warning where something else may free what is needed.
 
     Parameters
     ----------
@@ -112,7 +126,7 @@ class TrainBatches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from ray_h5.ray_data.collate import to_device
 
-        _set_epoch(self._name, self._epoch, self._start, workers_that_share(self._shard))
+        _set_epoch(self._name, self._shard, self._epoch, self._start)
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         for batch in to_device(batches, self._device):
@@ -121,13 +135,22 @@ class TrainBatches:
                 # in memory already has no epoch that is read: only who asks for a position is told.
                 with contextlib.suppress(OptionError):
                     self._running = self._found()
+                self._check_start()
             self._rows += len(next(iter(batch.values())))
             yield batch
 
     def _found(self) -> Running | None:
         """Return what the epoch is like; None until it begins, or once another one has."""
-        found = running(self._name) if self._has_begun else None
+        found = running(self._name, executing_process(self._shard)) if self._has_begun else None
         return found if found is not None and found.start.epoch == self._epoch else None
+
+    def _check_start(self) -> None:
+        if self._start is not None and self._start.done and self._running is None:
+            raise PositionError(
+                f"dataset {self._name!r} is not read in epoch {self._epoch}, so that its rows that are done come "
+                "again: a dataset in memory, as by materialize(), has no position. Give the trainer what read_h5 "
+                "returns, or what is mapped from it; or begin the epoch without a position."
+            )
 
     @property
     def rows(self) -> int:
@@ -142,8 +165,8 @@ class TrainBatches:
         Raises
         ------
         PositionError
-            If blocks come in no order, so that there is no telling what is done; or this epoch has
-            not begun.
+            If the rows that workers had do not tell what is done: blocks come in no order, or what comes after
+            the reading may change the number of rows or of those in a block. Or if this epoch has not begun.
         """
         if self._running is None:
             self._running = self._found()
@@ -151,11 +174,6 @@ class TrainBatches:
             raise PositionError(
                 f"dataset {self._name!r} is not in epoch {self._epoch}: call position() after a step, while its "
                 "batches are iterated. Where nothing is done yet, there is no need for a position."
-            )
-        if not self._running.in_order:
-            raise PositionError(
-                f"dataset {self._name!r} is read without order, so that no position tells which rows are done. Pass "
-                "dataset_config=ray_h5.data_config() to the trainer."
             )
         return self._running.position(self._rows)
 
@@ -236,7 +254,7 @@ def train_batches(
 def _check_in_loop() -> None:
     try:
         ray.train.get_context()
-    except RuntimeError as exc:
+    except (RuntimeError, DeprecationWarning) as exc:  # the latter is raised in a trial of Ray Tune
         raise OptionError(
             "train_batches: expected to be called in the loop of a trainer, TorchTrainer(train_loop_per_worker, ...), "
             "found the driver or another process; there, ds.iter_torch_batches(...) gives the batches of a dataset"
@@ -254,13 +272,10 @@ def _shard(name: str) -> DataIterator:
         ) from None
 
 
-def _set_epoch(name: str, epoch: int, position: Position | None, workers: int | None) -> None:
+def _set_epoch(name: str, shard: DataIterator, epoch: int, position: Position | None) -> None:
     """Say which epoch begins; where no dataset of ours has that name, say what to do about it in a training loop."""
     try:
-        if workers is None:
-            set_own_epoch(name, epoch, position)
-        else:
-            set_epoch(name, epoch, position=position, world_size=workers)
+        set_for_shard(name, shard, epoch, position)
     except OptionError as exc:
         raise OptionError(
             f"train_batches: what the trainer has as {name!r} is told its epoch by that name, and has to be read with "

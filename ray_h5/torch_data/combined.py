@@ -189,6 +189,9 @@ class CombinedHDF5Dataset(H5Dataset):
         RowSource(make_plan(self._index, [spec]), kept_bytes=0).read_into({column: values}, np.arange(len(values)))
         return evaluate(criterion, {column: values[:, 0]}, len(values))
 
+    def _selecting_columns(self) -> Sequence[str]:
+        return [column for column, _ in self._simple.values()]
+
     def _has(self, column: str) -> bool:
         try:
             self._index.find([column])

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
-from ray_h5.hdf5.rows import as_names, near_names
+from ray_h5.hdf5.rows import as_names, few, near_names
 from ray_h5.planning.files import Files
 from ray_h5.planning.index import RowIndex
 from ray_h5.planning.order import Order
@@ -143,7 +143,9 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index(columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
-        plan = make_plan(self._index, self._specs, self._select(predicate))
+        selection = self._select(predicate)
+        selected_by = [*self._index.looked_up, *self._selecting_columns()]
+        plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
 
@@ -206,6 +208,8 @@ class H5Dataset(BatchedDataset):
                 self._cache.note(indices)
             return arrays
         missing = self._cache.fetch(indices, arrays)
+        if len(missing) < len(indices):
+            self._source.check_unchanged(indices)
         if len(missing):
             self._source.read_into(arrays, indices[missing], missing)
             self._cache.add(indices, arrays, missing)
@@ -252,6 +256,10 @@ class H5Dataset(BatchedDataset):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
         return selection
 
+    def _selecting_columns(self) -> Sequence[str]:
+        """Return the columns that `_select` read otherwise than by looking up their values."""
+        return ()
+
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._values(name, values)) for name, values in arrays.items())
 
@@ -260,6 +268,5 @@ class H5Dataset(BatchedDataset):
         return to_torch(array, name, as_bytes=as_bytes)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {', '.join(self.columns)})"
-        )
+        names = few(self.columns, len(self.columns))
+        return f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {names})"

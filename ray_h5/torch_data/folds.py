@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow.compute as pc
 
-from ray_h5.planning.criteria import ArrowFields
+from ray_h5.planning.criteria import where
 from ray_h5.planning.files import Files
 from ray_h5.planning.folds import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -59,4 +59,4 @@ def kfold(
     files = Files.of(
         paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
     )
-    return fold_predicates(files, k, group, stratify, seed, ArrowFields())
+    return fold_predicates(files, k, group, stratify, seed, where)

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ray_h5.hdf5.buffers import as_bytes
-from ray_h5.hdf5.handles import check_identity
+from ray_h5.hdf5.changes import check_identity
+from ray_h5.hdf5.external import identity_now
 from ray_h5.hdf5.layout import FileIdentity
 
 _WORDS = (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.int16))
@@ -124,6 +125,16 @@ def check_kept(path: str, expected: FileIdentity) -> None:
     """
     with contextlib.suppress(OSError):
         check_identity(path, expected, FileIdentity.of(os.stat(path)))
+
+
+def is_as_kept(path: str, expected: FileIdentity | None) -> bool:
+    """Tell whether a source of rows that are kept is as it was; None is one that was not there.
+
+    That it cannot be looked at is said where it is opened, if it has to be.
+    """
+    with contextlib.suppress(OSError):
+        return identity_now(path) == expected
+    return True
 
 
 def fitting(row_bytes: Mapping[Any, int], num_rows: int, limit: int) -> list[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -189,8 +190,9 @@ class H5LazyDataset(BatchedDataset):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_kept": None}
 
-    def __del__(self) -> None:
-        if "_reader" in self.__dict__:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the exit of the process modules may be cleared, and files are closed by themselves.
+        if not at_exit() and "_reader" in self.__dict__:
             self.release()
 
 

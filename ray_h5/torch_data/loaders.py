@@ -37,7 +37,7 @@ def loader(
     batch_size: int = 64,
     *,
     shuffle: ShuffleLike = True,
-    seed: int = 0,
+    seed: int | None = 0,
     rank: int | None = None,
     world_size: int | None = None,
     drop_last: bool = False,
@@ -98,10 +98,11 @@ def loader(
         drop_last=drop_last,
         stretch=batch_size,
     )
+    # By name: a framework that makes the loader again puts in some of these by name.
     made = H5DataLoader(
         dataset,
-        batch_size,
-        sampler,
+        batch_size=batch_size,
+        sampler=sampler,
         threads=min(2, usable_cpus()) if threads is None else threads,
         drop_last=drop_last,
         pin_memory=pin_memory,
@@ -170,7 +171,7 @@ def create_optimized_dataloader(
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
         return DataLoader(
             dataset,
-            batch_size,
+            batch_size=batch_size,
             sampler=sampler,
             num_workers=num_workers,
             drop_last=drop_last,
@@ -182,5 +183,11 @@ def create_optimized_dataloader(
         del options[name]  # without workers there is nothing that they would apply to
     threads = min(num_workers, usable_cpus())
     return H5DataLoader(
-        dataset, batch_size, sampler, threads=threads, drop_last=drop_last, pin_memory=pin_memory, **options
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        threads=threads,
+        drop_last=drop_last,
+        pin_memory=pin_memory,
+        **options,
     )

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.hdf5.changes import check_state
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
 from ray_h5.planning.plan import ReadPlan, by_file
-from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, share_of
+from ray_h5.torch_data.kept import KeptRows, check_kept, fitting, is_as_kept, share_of
 from ray_h5.torch_data.transport import new_arrays
 
 KEPT_BYTES_A_FILE = 128 << 20
@@ -58,6 +59,7 @@ class RowSource:
         self._filling: dict[int, threading.Lock] = {}
         self._read_whole: set[int] = set()
         self._states: dict[int, tuple[str, FileIdentity]] = {}
+        self._source_states: dict[int, tuple[str, FileIdentity | None]] = {}
 
     @property
     def num_rows(self) -> int:
@@ -87,8 +89,9 @@ class RowSource:
 
         Raises
         ------
-        StaleIndexError
-            If a file is no longer as it was when the dataset was made.
+        StaleIndexError, MissingSourceError
+            If a file, or another that columns or the selection come from, is no longer as it was when the dataset was
+            made.
         """
         small, large = self._kept()
         row_ids = self.plan.row_ids(ranks)
@@ -102,6 +105,10 @@ class RowSource:
         for group in (small, large):
             if group.columns:
                 group.read_through({name: out[name] for name in group.columns}, row_ids, places, self._read_files)
+
+    def check_unchanged(self, ranks: np.ndarray) -> None:
+        """Raise unless the files of some rows are as they were; errors as in `read_into`."""
+        self._check_files(self.plan.row_ids(ranks))
 
     def close(self) -> None:
         """Let go of all files and kept rows; the next read opens the files again."""
@@ -139,7 +146,22 @@ class RowSource:
                     self._states.clear()  # another thread may be here too, and has what it found
                 state = self._states[file] = files.path(file), files.identity(file)
             check_kept(*state)
+        if self.plan.sources.columns:
+            self._check_sources([file for file, _ in touched])
         return touched
+
+    def _check_sources(self, touched: list[int]) -> None:
+        """Look at each source once, however many of the files lead to it."""
+        sources = self.plan.sources
+        for number in sources.of_files(np.array(touched, np.int64)).tolist():
+            source = self._source_states.get(number)
+            if source is None:
+                if len(self._source_states) >= _MOST_STATES:
+                    self._source_states.clear()
+                source = self._source_states[number] = sources.source(number)
+            if not is_as_kept(*source):
+                for file in touched:
+                    check_state(self.plan.files.path(file), self.plan.state(file))
 
     def _read_together(self, small: KeptRows, touched: list[tuple[int, int]]) -> None:
         starts = self.plan.files.starts
@@ -170,7 +192,7 @@ class RowSource:
         reader = self._readers.get(file)
         if reader is None:
             # Not under the lock: the file may be on a mount that does not answer, and others are to be read meanwhile.
-            reader = self.plan.scope.open(self.plan.files.path(file), self.plan.files.identity(file))
+            reader = self.plan.open(file)
         with self._lock:
             reader = self._readers.setdefault(file, reader)
             self._readers.move_to_end(file)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from ray_h5.options import as_integer
 from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.kept import read_alone
-from ray_h5.torch_data.samplers import OrderSampler, check_between_batches
+from ray_h5.torch_data.samplers import OrderBatchSampler, OrderSampler, check_between_batches
 
 _READ_BYTES = 16 << 20
 """Batches that follow each other are read together, up to this size: each call finds more rows side by side."""
@@ -102,9 +103,10 @@ class H5DataLoader(DataLoader[Any]):
         self._collates = collate_fn is None
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the sampler, if it has epochs."""
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        """Choose the epoch of the sampler, or of the batch sampler, if it has epochs."""
+        for each in (self.sampler, self.batch_sampler):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration is, as `OrderSampler.state_dict`: after the last batch delivered.
@@ -135,18 +137,27 @@ class H5DataLoader(DataLoader[Any]):
             reads = self._in_threads(read) if self.threads else map(read, self._groups())
             finish = _as_it_is if ours else self._from_samples
         batches = itertools.chain.from_iterable(reads)
-        counted = self._order().counted(batches, _count) if self._ahead else batches
+        ordered = self._ordered
+        counted = batches if ordered is None else ordered.counted(batches, _count)
         return (finish(read) for _, read in counted)
 
+    @property
+    def _ordered(self) -> OrderSampler | None:
+        """The sampler that tells batches ahead, and is told what was delivered; None of any other kind."""
+        if isinstance(self.sampler, OrderSampler) and self.sampler.stretch == self.batch_size:
+            return self.sampler
+        return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
+
     def _order(self) -> OrderSampler:
-        if not self._ahead:
+        ordered = self._ordered
+        if ordered is None:
             # Any other sampler can only tell what was read ahead, which is more than what was delivered.
             stretch = f" of stretch={self.sampler.stretch}" if isinstance(self.sampler, OrderSampler) else ""
             raise OptionError(
                 f"{type(self.sampler).__name__}{stretch} has no state that tells what was delivered; an "
                 f"OrderSampler(dataset, stretch={self.batch_size}) has"
             )
-        return cast("OrderSampler", self.sampler)
+        return ordered
 
     def _groups(self) -> Iterator[list[list[int]]]:
         """Yield lists of batches to be read together; the first ones are short, so that the first batch is soon."""
@@ -158,18 +169,17 @@ class H5DataLoader(DataLoader[Any]):
             together = min(2 * together, self.prefetch_factor or min(_MOST_TOGETHER, most))
 
     def _index_batches(self) -> Iterator[list[int]]:
-        if not self._ahead:
-            return iter(self.batch_sampler)
-        return self._order().stretches(whole=self.drop_last)
-
-    @property
-    def _ahead(self) -> bool:
-        """Whether the sampler tells batches ahead, and is told what was delivered."""
-        return isinstance(self.sampler, OrderSampler) and self.sampler.stretch == self.batch_size
+        ordered = self._ordered
+        if ordered is not None:
+            return ordered.stretches(whole=self.batch_sampler.drop_last)
+        # A generator, for an iterator of others may start from its beginning when iter() is called on it, as that of
+        # lightning's wrapper for predictions does.
+        return (batch for batch in self.batch_sampler)
 
     def _in_threads(self, read: Callable[[list[list[int]]], list[_Read]]) -> Iterator[list[_Read]]:
         waiting: deque[Future[list[_Read]]] = deque()
         groups, in_time = self._groups(), True
+        at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=read_alone)
         try:
             for group in itertools.islice(groups, self.threads + 1):
@@ -187,8 +197,9 @@ class H5DataLoader(DataLoader[Any]):
                     waiting.append(pool.submit(read, group))
                 yield batches
         finally:
-            # What hangs is not waited for.
-            pool.shutdown(wait=in_time, cancel_futures=True)
+            # What hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
+            if not at_exit():
+                pool.shutdown(wait=in_time, cancel_futures=True)
 
     def _read(self, make: Callable[[dict[str, np.ndarray]], Any], group: list[list[int]]) -> list[_Read]:
         """Read some batches by one call, and make something of the arrays of each."""

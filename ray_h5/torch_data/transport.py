@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,9 +66,10 @@ class _Slot:
         where = self.pool.data_ptr() + self.start
         return {"data": (where, False), "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
 
-    def __del__(self) -> None:
-        # A copy that a fork made has no say.
-        if self.owner == os.getpid():
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the exit of the process modules may be cleared, and the other side sees that the process ended. A copy that
+        # a fork made has no say.
+        if not at_exit() and self.owner == os.getpid():
             self.pool.numpy()[2 * self.number + self.side] = 0
             if self.side == _TRAINER and not _is_running(self.key[0]):
                 _forget_ended()

@@ -1,5 +1,6 @@
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -66,6 +67,11 @@ SCALARS = [
     ({"t": between(COLUMNS["t"][1], None)}, [1, 2, 3]),
     ({"d": COLUMNS["d"][2]}, [2]),
     ({"d": between(None, COLUMNS["d"][1])}, [0, 1]),
+    ({"d": COLUMNS["d"][:2]}, [0, 1]),
+    ({"d": pd.Timedelta(2)}, [2]),
+    ({"t": pd.Timestamp(COLUMNS["t"][1])}, [1]),
+    ({"t": [pd.Timestamp(COLUMNS["t"][3])]}, [3]),
+    ({"t": between(pd.Timestamp(COLUMNS["t"][2]), None)}, [2, 3]),
     ({"f": float("nan")}, []),
     ({"f": [1, 2]}, [1]),
     ({"h": 1}, [1]),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.planning.folds import fold_groups
 from ray_h5.planning.index import build_index
+from ray_h5.torch_data import H5Dataset, kfold
 
 
 def write(path, **columns):
@@ -36,6 +37,38 @@ def patients(tmp_path):
         )
         for i, part in enumerate(parts)
     ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(np.array([0.0, -0.0, *np.arange(2, 24) // 2], dtype) for dtype in ("f2", "f4", "f8")),
+        (np.arange(24) // 2).astype("M8[ns]"),
+        (np.arange(24) // 2).astype("m8[ns]"),
+        (np.arange(24) // 2).astype("m8[s]"),
+        np.arange(24, dtype="u8") // 2 + np.uint64(2**64 - 20),
+        np.array([f"p{row // 2}" for row in range(24)], "S4").view("V4"),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_the_predicates_of_a_fold_share_no_row_and_lose_none(tmp_path, values):
+    if values.dtype.kind in "mM":
+        values = values.astype(h5py.opaque_dtype(values.dtype))
+    path = write(tmp_path / "a.h5", x=np.arange(24), g=values)
+    for seed in range(4):
+        parts = [
+            [H5Dataset(path, ["x"], each).selection.tolist() for each in fold]
+            for fold in kfold(path, 2, "g", stratify=None, seed=seed)
+        ]
+        for train, test in parts:
+            assert sorted(train + test) == list(range(24))
+            assert not {row // 2 for row in train} & {row // 2 for row in test}
+
+
+def test_values_that_cannot_be_grouped(tmp_path):
+    path = write(tmp_path / "a.h5", x=np.arange(4), g=np.zeros(4, [("a", "i4")]))
+    with pytest.raises(OptionError, match=r"kfold: group='g': values of type struct<a: int32> cannot be compared"):
+        kfold(path, 2, "g", stratify=None)
 
 
 def column(paths, name):

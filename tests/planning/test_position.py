@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
 from ray_h5.planning.facts import Scope
+from ray_h5.planning.fingerprint import Fingerprint
 from ray_h5.planning.index import FileTable
 from ray_h5.planning.order import Order
 from ray_h5.planning.plan import ReadPlan, Tail
@@ -120,6 +121,7 @@ def test_a_position_is_plain_values_there_and_back():
 
 
 GOOD = Position(3, 1, 40, 2, 8, "abc", (Done(8, 4, 8),)).to_dict()
+PLAN = dataclasses.asdict(Fingerprint(1, 50, "ab", "cd", 20, "ef", "chunks", 16, 8))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,14 @@ GOOD = Position(3, 1, 40, 2, 8, "abc", (Done(8, 4, 8),)).to_dict()
         {**GOOD, "world_size": 0},
         {**GOOD, "block_rows": 0},
         {**GOOD, "plan_hash": 7},
+        {**GOOD, "plan": 7},
+        {**GOOD, "plan": {}},
+        {**GOOD, "plan": {**PLAN, "more": 1}},
+        *(
+            {**GOOD, "plan": {**PLAN, name: "1"}}
+            for name in ("num_files", "file_rows", "num_rows", "window_rows", "unit")
+        ),
+        *({**GOOD, "plan": {**PLAN, name: 1}} for name in ("names", "starts", "selection", "unit")),
         {**GOOD, "earlier": 7},
         {**GOOD, "earlier": "abc"},
         {**GOOD, "earlier": [7]},
@@ -260,6 +270,104 @@ def test_the_hash_is_of_what_decides_the_order(tmp_path):
     assert hash_of(first, predicate=pc.field("y") >= 0) != expected
     chosen = [hash_of(first, predicate=pc.field("y") < bound) for bound in (10, 10, 20)]
     assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Files of 64 rows in chunks, one of them in other chunks, and one of fewer rows."""
+    folder = tmp_path_factory.mktemp("written")
+
+    def write(path, chunk=8, rows=64):
+        (folder / path).parent.mkdir(exist_ok=True)
+        with h5py.File(folder / path, "w") as file:
+            file.create_dataset("x", data=np.zeros((rows, 64)), chunks=(chunk, 64))
+            file["y"] = np.arange(rows)
+        return str(folder / path)
+
+    return {
+        "one": [write("a/a.h5")],
+        "moved": [write("b/a.h5")],
+        "renamed": [write("a/b.h5")],
+        "two": [write("a/a.h5"), write("a/c.h5")],
+        "shorter": [write("c/a.h5", rows=40)],
+        "repacked": [write("d/a.h5", chunk=16)],
+        "swapped": [write("e/a.h5", rows=40), write("e/c.h5", rows=88)],
+    }
+
+
+CHUNKS = Shuffle("chunks", 1, 16)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"shuffle": Shuffle("chunks", 1240530706, 16)}, {}, "seed 1240530706, not 1"),
+        ({"paths": "two"}, {}, "2 files, not 1; 128 rows in the files, not 64"),
+        ({}, {"paths": "renamed"}, "files of other names"),
+        ({}, {"paths": "shorter"}, "64 rows in the files, not 40"),
+        ({"paths": "two"}, {"paths": "swapped"}, "files with other numbers of rows"),
+        ({}, {"paths": "repacked"}, "chunks of 8 rows, not 16 (the widest column decides: columns= of the run before"),
+        ({}, {"columns": ["y"]}, "chunks of 8 rows, not 1"),
+        (
+            {"predicate": pc.field("y") < 20},
+            {"predicate": pc.field("y") < 10},
+            "a predicate that selects 20 rows, not 10 rows",
+        ),
+        ({}, {"predicate": pc.field("y") < 10}, "a predicate that selects all 64 rows, not 10 rows"),
+        (
+            {"predicate": pc.field("y") < 10},
+            {"predicate": pc.field("y") >= 54},
+            "a predicate that selects 10 rows, but not the same",
+        ),
+        ({}, {"shuffle": Shuffle("rows", 1)}, "shuffled by chunks, not shuffled by rows"),
+        ({"shuffle": Shuffle("files", 9)}, {"shuffle": None}, "shuffled by files, not in path order"),
+        ({"shuffle": Shuffle("chunks", 1, 32)}, {}, "window_rows 32, not 16"),
+        (
+            {"shuffle": Shuffle("chunks", 2, 32), "paths": "two"},
+            {},
+            "seed 2, not 1; 2 files, not 1; 128 rows in the files, not 64; window_rows 32, not 16",
+        ),
+    ],
+)
+def test_what_differs_is_named(written, before, now, expected):
+    def plan_with(paths="one", shuffle=CHUNKS, **options):
+        return plan_files(written[paths], shuffle=shuffle, **options)[1]
+
+    plan = plan_with(**before)
+    state = json.loads(json.dumps(position_of(plan, Stretch(), 8).to_dict()))
+    with pytest.raises(PositionError) as caught:
+        resume(plan_with(**now), Position.from_dict(state), 1)
+    assert f"What differs: {expected}" in str(caught.value)
+    assert f"with shuffle={plan.fingerprint.shuffle(plan.seed)}, or start the epoch again" in str(caught.value)
+    # One of an earlier version says less.
+    del state["plan"]
+    with pytest.raises(PositionError, match=r"What differs: (seed|plan_hash) "):
+        resume(plan_with(**now), Position.from_dict(state), 1)
+
+
+def test_where_files_lie_and_how_they_are_cut_into_blocks_is_no_difference(written):
+    plan = plan_files(written["one"], shuffle=CHUNKS)[1]
+    position = Position.from_dict(position_of(plan, Stretch(), 8).to_dict())
+    for options in ({}, {"block_rows": 3}):
+        other = plan_files(written["moved"], shuffle=CHUNKS, **options)[1]
+        tail = dataclasses.replace(other, tail=Tail("drop", 16))
+        assert resume(other, position, 1).done == resume(tail, position, 2).done == position.done
+
+
+def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
+    first, second = (plan_files(written["two"], shuffle=Shuffle(seed=None))[1] for _ in range(2))
+    second = pickle.loads(pickle.dumps(second))
+    assert first.seed != second.seed
+    position = Position.from_dict(json.loads(json.dumps(position_of(first, Stretch(2), 24).to_dict())))
+    stretch = resume(second, position, 1)
+    blocks = [read_block(second, stretch, i) for i in range(stretch.cut(second).num_blocks)]
+    assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
+    assert {block.seed for block in blocks} == {first.seed}
+    again = position_of(second, stretch, 8)
+    assert (again.seed, again.plan_hash, again.plan) == (first.seed, first.hash, first.fingerprint)
+    given = dataclasses.replace(position, seed=first.seed)
+    with pytest.raises(PositionError, match=f"seed {first.seed}, not 5"):
+        resume(plan_files(written["two"], shuffle=Shuffle(seed=5))[1], given, 1)
 
 
 def test_the_hash_is_found_once_and_goes_with_the_plan(five_files):

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -18,11 +19,13 @@ from ray_h5 import writing
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning import encoding, store
-from ray_h5.planning.criteria import any_equal, where
+from ray_h5.planning.criteria import any_equal, row_mask, where
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.index import build_index
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.sources import Origin
 from ray_h5.planning.store import MEMORY
+from ray_h5.torch_data import H5Dataset
 from tests.planning.kit import plan_files
 
 PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
@@ -82,7 +85,7 @@ def test_another_process_reads_no_file(kept, files):
 import json, sys
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.facts import ColumnFacts, FileFacts, Scope
-from ray_h5.planning.criteria import any_equal, where
+from ray_h5.planning.criteria import any_equal, row_mask, where
 from tests.planning.kit import plan_files
 del Scope.open
 predicate = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
@@ -109,7 +112,7 @@ def resealed(path, change):
 
 
 def seal(path, body):
-    header = store._HEADER.pack(store._MAGIC, store._VERSION, len(body), store._checksum(body))
+    header = store._HEADER.pack(store._MAGIC, store._VERSION, len(body), store._checksum([body]))
     path.write_bytes(header + body)
 
 
@@ -176,7 +179,84 @@ def seal_deep(path):
     seal(path, sink.getvalue().to_pybytes())
 
 
+def a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path):
+    """A hundred gigabytes, of which the disk has nothing, and a header that says so."""
+    size = 100 << 30
+    path.write_bytes(store._HEADER.pack(store._MAGIC, store._VERSION, size, bytes(16)))
+    os.truncate(path, store._HEADER.size + size)
+
+
+def spec_of(column, *, kind=None, **parts):
+    """Change what an index says of a column, as it is stored and as its values are."""
+    places = {"kind": 1, "dtype": 2, "shape": 3, "element": 4, "as_bytes": 5}
+    parts |= {} if kind is None else {"kind": kind}
+
+    def change(described, _):
+        found = [spec for spec, *_ in described["columns"] if spec[0] == column]
+        found += [spec for spec in described["values"] if spec[0] == column]
+        assert found
+        for spec in found:
+            for part, value in parts.items():
+                spec[places[part]] = value
+
+    return says(change)
+
+
+def without_column(described, _):
+    described["columns"] = [each for each in described["columns"] if each[0][0] != "label"]
+
+
+def of_source(path, state):
+    return says(set_in("sources", value=[[path, state]]))
+
+
+STRUCT = {"names": ["a"], "formats": ["<i4"], "offsets": [0], "itemsize": 4}
+
 SPOILT = {
+    "a pipe": a_pipe,
+    "a device": a_device,
+    "sparse": sparse,
+    "sparse, and cut": lambda path: os.truncate(path, 100 << 30),
+    "a dtype of another kind": spec_of("signal", dtype="|O"),
+    "a dtype of text": spec_of("signal", dtype="<U4"),
+    "a dtype of times": spec_of("signal", dtype="<M8[s]"),
+    "a dtype in another byte order": spec_of("signal", dtype=">f4"),
+    "a dtype that numpy understands": spec_of("signal", dtype="f4"),
+    "dtypes that numpy understands": spec_of("signal", dtype="<f4,<i4"),
+    "a long double": spec_of("signal", dtype=np.dtype("g").str),
+    "a dtype that is large": spec_of("signal", dtype="|V99999999999999"),
+    "a kind of another dtype": spec_of("signal", kind="bool"),
+    "a number that is a struct": spec_of("signal", dtype=STRUCT),
+    "a struct of no field": spec_of("label", kind="struct", dtype="|V4"),
+    "a struct that is too small": spec_of("label", kind="struct", dtype={**STRUCT, "itemsize": 2}),
+    "a struct that is too large": spec_of("label", kind="struct", dtype={**STRUCT, "itemsize": 2**70}),
+    "a struct before its beginning": spec_of("label", kind="struct", dtype={**STRUCT, "offsets": [-4]}),
+    "an array type of a negative shape": spec_of("label", kind="struct", dtype={"element": "<i4", "shape": [-1]}),
+    "a list of nothing": spec_of("signal", kind="list", dtype="|O"),
+    "a list of objects": spec_of("signal", kind="list", dtype="|O", element="|O", shape=[]),
+    "an element of a number": spec_of("signal", element="<f4"),
+    "strings in arrays": spec_of("name", shape=[3]),
+    "strings of fixed length": spec_of("name", dtype="|S4"),
+    "bytes that are numbers": spec_of("signal", as_bytes=True),
+    "a shape that is too large": spec_of("signal", shape=[2**40, 2**40]),
+    "a shape that no number holds": spec_of("signal", shape=[2**64]),
+    "a shape of too many axes": spec_of("signal", shape=[1] * 100),
+    "values of arrays": spec_of("label", shape=[2]),
+    "values that are numbers": spec_of("name", kind="number", dtype="<f4"),
+    "values of no column": says(without_column),
+    "more rows than there are": says(set_in("columns", 0, 1, value=2**63)),
+    "a source of no path": of_source(3, None),
+    "a source with a NUL": of_source("/a\0b", None),
     "empty": cut_at(0),
     "cut in the magic": cut_at(5),
     "cut in the header": cut_at(20),
@@ -312,6 +392,128 @@ def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil)
     assert opened == []
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "says"),
+    [
+        ((0, 2), "<i4", r"planned as 4 rows of int32 \(2, 3\), found 4 of float32 \(2, 3\)"),
+        ((0, 2), "<f8", "rows of float64"),
+        ((0, 2), "|b1", None),
+        ((0, 3), [3, 2], r"rows of float32 \(3, 2\), found 4 of float32 \(2, 3\)"),
+        ((0, 3), [], "rows of float32, found"),
+        ((1,), 3, "planned as 3 rows of float32"),
+        ((1,), 2**40, "planned as 1099511627776 rows"),
+    ],
+)
+@pytest.mark.parametrize("cast", [{}, {"signal": "float16"}])
+def test_what_an_index_says_wrongly_is_told_of_it(tmp_path, files, part, value, says, cast):
+    """Also where nothing in it is at odds with the rest; of a column that is cast, the dtype does not matter."""
+    folder = str(tmp_path / "index")
+    expected = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)[0]
+    resealed(Path(store.index_path(files[0], Scope(), folder)), set_in("columns", 0, *part, value=value))
+    MEMORY.clear()
+    dataset = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)
+    if says is None or (cast and part == (0, 2)):
+        assert dataset[0]["signal"].equal(expected["signal"])
+        return
+    if cast:
+        says = "planned as"
+    for _ in range(2):
+        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*index_dir keeps of it is wrong"):
+            dataset[0]
+
+
+@pytest.mark.parametrize("rows", [3, 2**40])
+@pytest.mark.parametrize("predicate", [where(label=1), where(steps=any_equal(5)), where(mask=row_mask())])
+def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, rows, predicate):
+    folder = str(tmp_path / "index")
+    with h5py.File(files[0], "a") as file:
+        file["mask"] = np.array([1, 2])
+    expected = plan_files(files[:1], columns=["signal"], predicate=predicate)[1].selection.tolist()
+    MEMORY.clear()
+    plan_files(files[:1], columns=["signal"], index_dir=folder)
+    resealed(Path(store.index_path(files[0], Scope(), folder)), set_in("columns", 0, 1, value=rows))
+    MEMORY.clear()
+    options = {"columns": ["signal"], "predicate": predicate, "index_dir": folder}
+    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* index_dir keeps of it is wrong"):
+        plan_files(files[:1], **options)
+    # It is wrong in the memory of the process by then; a new one reads what was made again.
+    MEMORY.clear()
+    Path(store.index_path(files[0], Scope(), folder)).unlink()
+    assert plan_files(files[:1], **options)[1].selection.tolist() == expected
+
+
+def test_values_are_those_of_their_column(kept, files):
+    """Of a virtual column: one boolean a row, and nothing else."""
+    folder, expected = kept
+    path = Path(store.index_path(files[0], Scope(), folder))
+
+    def change(described, _):
+        (virtual,) = [spec for spec in described["values"] if spec[0].startswith("ray_h5:")]
+        virtual[1:3] = ["number", "|u1"]
+
+    resealed(path, change)
+    assert store.load(files[0], Scope(), folder) is None
+    assert planned(files, folder) == expected
+
+
+def test_a_large_index_is_gone_through_before_it_is_read(kept, files, monkeypatch, opened):
+    folder, expected = kept
+    monkeypatch.setattr(store, "_PIECE_BYTES", 100)
+    assert planned(files, folder) == expected
+    assert opened == []
+    path = Path(store.index_path(files[0], Scope(), folder))
+    flip_at(-40)(path)
+    assert store.load(files[0], Scope(), folder) is None
+
+
+def test_an_index_that_would_be_too_large_is_not_kept(files, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(store, "_MAX_BODY_BYTES", 100)
+    assert planned(files, str(tmp_path / "index"))["selection"] == [1, 4, 7]
+    assert index_files(tmp_path / "index") == []
+    assert f"{files[0]}: not kept in index_dir" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "says"),
+    [
+        (0o777, None, r"index_dir='.*': everybody can write there \(mode 777\)"),
+        (0o1777, None, r"everybody can write there \(mode 1777\)"),
+        (0o755, 12345, r"it belongs to another user \(uid 12345\)"),
+        (0o755, None, None),
+        (0o775, None, None),
+    ],
+)
+def test_a_folder_that_others_can_change_is_told_of_once(files, tmp_path, caplog, mode, owner, says):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    if owner is not None:
+        _give(folder, owner)
+    folder.chmod(mode)
+    for _ in range(2):
+        assert planned(files, str(folder))["selection"] == [1, 4, 7]
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(found) == (says is not None)
+    assert says is None or re.search(says, found[0])
+
+
+@pytest.mark.parametrize(("mode", "looked_at"), [(0o777, True), (0o1777, True), (0o755, False)])
+def test_what_a_stranger_puts_where_everybody_can_write_is_not_used(kept, files, opened, caplog, mode, looked_at):
+    folder, expected = kept
+    path = Path(store.index_path(files[0], Scope(), folder))
+    _give(path, 12345)
+    Path(folder).chmod(mode)
+    assert planned(files, folder) == expected
+    assert (files[0] in opened) == looked_at
+    assert ("another user put it there (uid 12345)" in caplog.text) == looked_at
+
+
+def _give(path, owner):
+    try:
+        os.chown(path, owner, -1)
+    except PermissionError:
+        pytest.skip("only root gives files to others")
+
+
 def test_a_folder_with_something_in_it_is_left(kept, files):
     folder, _ = kept
     path = Path(store.index_path(files[0], Scope(), folder))
@@ -327,10 +529,10 @@ def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
     folder, expected = kept
     path = store.index_path(files[0], Scope(), folder)
 
-    def refusing(name, mode="r"):
+    def refusing(name, mode="r", **options):
         if name == path and mode == "rb":
             raise PermissionError(errno.EACCES, "Permission denied", name)
-        return open(name, mode)
+        return open(name, mode, **options)
 
     monkeypatch.setattr(store, "open", refusing, raising=False)
     assert planned(files, folder) == expected
@@ -437,6 +639,7 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
             file["s"] = np.arange(20_000)
     MEMORY.clear()
     monkeypatch.setattr(MEMORY.kept, "most_bytes", 2 * 160_000)
+    gc.collect()  # of tests before this one
     before = pa.total_allocated_bytes()
     plan_files(paths, predicate=where(s=[3, 5]))
     gc.collect()
@@ -485,8 +688,8 @@ def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
 
 def facts_of(state, column, source=None):
     layout = {column: ColumnFacts(ColumnSpec(column, "number", np.dtype("i4"), ()), 3, 1)}
-    sources = () if source is None else (("/other.h5", FileIdentity(source, 0, 0, 0)),)
-    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, sources=sources)
+    sources = {} if source is None else {column: (("/other.h5", FileIdentity(source, 0, 0, 0)),)}
+    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, origins=Origin.grouped(sources))
 
 
 def test_facts_of_one_state_are_merged_and_those_of_another_replaced():
@@ -544,6 +747,7 @@ import sys
 from ray_h5.planning.criteria import where
 from tests.planning.kit import plan_files
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.sources import Origin
 from ray_h5.planning.store import MEMORY
 for i in range(10):
     MEMORY.clear()

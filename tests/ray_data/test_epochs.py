@@ -346,6 +346,8 @@ for _ in range(2):
     ray_h5.set_epoch("train", 3)
     assert sum(len(batch["x"]) for batch in ds.iter_batches()) == ds.count()
     ray.shutdown()
+ray_h5.read_h5(sys.argv[1], columns=["x"], name="train")  # what is known of the files starts no Ray
+ray_h5.set_epoch("train", 1)
 print("done")
 """
 
@@ -400,3 +402,43 @@ def test_validation_rows_of_the_same_dataset_are_all_read_when_training_went_on(
     set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan.hash))
     assert ids_of(train) == order[32:]
     assert sorted(ids_of(valid) + order) == list(range(150))
+
+
+@pytest.mark.filterwarnings("ignore:This API is deprecated")
+def test_what_puts_a_dataset_together_with_others_is_no_iteration_that_goes_on(paths):
+    ds, rest = resumed(paths, "together")
+    ids = ds.select_columns(["row_id"])
+    other = ray_h5.read_h5(paths, columns=COLUMNS, include_row_ids=True)
+    combined = [ds.union(ds), ds.union(other), ids.zip(ids.rename_columns({"row_id": "again"}))]
+    for each in combined:
+        for use in (ids_of, lambda ds: ds.take(3)):
+            with pytest.raises(PositionError, match=r"one iteration of this dataset alone; found .* combines it by"):
+                use(each)
+    assert ids_of(ds.map_batches(lambda batch: batch)) == rest
+    assert [len(ids_of(each)) for each in combined] == [300, 300, 150]
+
+
+def test_what_is_counted_or_written_is_the_whole_epoch_and_leaves_the_position(paths, tmp_path, caplog):
+    ds, rest = resumed(paths, "counted")
+    mapped = ds.map_batches(lambda batch: batch)
+    assert mapped.count() == 150
+    assert ds.union(ds).map_batches(lambda batch: batch).count() == 300
+    assert mapped.sum("row_id") == ds.sum("row_id") == sum(range(150))
+    assert sum(row["count()"] for row in mapped.groupby("label").count().take_all()) == 150
+    mapped.select_columns(["row_id"]).write_parquet(str(tmp_path / "rows"))
+    assert ray.data.read_parquet(str(tmp_path / "rows")).count() == 150
+    assert ids_of(mapped) == rest
+    assert "an earlier iteration went on" not in caplog.text
+    assert len(ids_of(ds)) == 150
+    assert "an earlier iteration went on" in caplog.text
+
+
+def test_a_position_of_other_rows_is_an_error_each_time_and_stays(paths):
+    ds, rest = resumed(paths, "chosen")
+    chosen = ds.filter(expr=ray_h5.where(label=1))
+    for _ in range(2):
+        with pytest.raises(PositionError, match="another predicate"):
+            ids_of(chosen)
+    assert chosen.count() == 50
+    assert ids_of(ds) == rest
+    assert len(ids_of(chosen)) == 50

@@ -1,7 +1,10 @@
+import functools
 import itertools
 import json
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +20,7 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.order import row_keys
 from ray_h5.ray_data.epochs import running, set_own_epoch
 from ray_h5.ray_data.internals import datasources, workers_that_share
 from ray_h5.ray_data.train import TrainBatches
@@ -239,6 +243,38 @@ def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, t
         assert (position["rows"], position["world_size"]) == (3 * BATCH, 1)
 
 
+def plain_loop(config):
+    """Say the epoch of what the trainer has; ask where a dataset is whose rows change."""
+    set_epoch("train", 3)
+    shard = ray.train.get_dataset_shard("train")
+    found = {"ids": [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]}
+    batches = ray_h5.train_batches("half", 1, batch_size=BATCH)
+    for _ in batches:
+        try:
+            batches.position()
+        except PositionError as exc:
+            found["says"] = str(exc)
+    (Path(config["log"]) / "found.json").write_text(json.dumps(found))
+
+
+def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, tmp_path):
+    trained = {"train": read(paths, "train"), "half": half(read(paths, "half"))}
+    ds = read(paths, "train")
+    set_epoch("train", 2)
+    TorchTrainer(
+        plain_loop,
+        train_loop_config={"log": str(tmp_path)},
+        datasets=trained,
+        dataset_config=ray.train.DataConfig(execution_options=ray.data.ExecutionOptions(preserve_order=True)),
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["ids"] == order_of(paths, 3)
+    assert "dataset 'half': Filter(<lambda>) may change the number of rows" in found["says"]
+    assert ids_of(ds) == order_of(paths, 2)
+
+
 def configured(ds, caplog, world_size):
     config = ray_h5.data_config()
     with caplog.at_level(logging.WARNING, "ray_h5"):
@@ -280,6 +316,83 @@ def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, ca
     held = Position(7, 1, 16, 1, BATCH, batches.position().plan_hash)
     batches = TrainBatches(shard, name, 1, held, torch.device("cpu"), {"batch_size": BATCH})
     assert sum(len(batch["row_id"]) for batch in batches) == 300
+
+
+def doubled(ds):
+    return ds.map_batches(twice)
+
+
+def half(ds):
+    return ds.filter(lambda row: row["row_id"] % 2 == 0)
+
+
+def cut_to_ten(ds):
+    return ds.repartition(target_num_rows_per_block=10)
+
+
+def of_ray(ds, name, world_size, **options):
+    """What a trainer with Ray's own options gives to its workers."""
+    config = ray.train.DataConfig(execution_options=ray.data.ExecutionOptions(preserve_order=True), **options)
+    return [each[name] for each in config.configure({name: ds}, world_size, None, None)]
+
+
+def first_batch(shard, name, position=None):
+    batches = TrainBatches(shard, name, 1, position, torch.device("cpu"), {"batch_size": BATCH})
+    for batch in batches:
+        assert len(batch["row_id"]) == BATCH
+        break
+    return batches
+
+
+@pytest.mark.parametrize("work", [doubled, half, cut_to_ten])
+def test_there_is_no_position_where_rows_may_change_whoever_iterates(paths, work):
+    name = f"changed_{work.__name__}"
+    ds = work(read(paths, name))
+    for shard in (of_ray(ds, name, 1)[0], of_ray(ds, name, 1, datasets_to_split=[])[0], ds.iterator()):
+        batches = first_batch(shard, name)
+        with pytest.raises(PositionError, match=r"may change the number of rows.* udf_modifying_row_count=False"):
+            batches.position()
+    list(ds.iter_batches())
+    with pytest.raises(PositionError, match="may change the number of rows"):
+        running(name).position(8)
+    kept = read(paths, name).map_batches(lambda batch: batch, udf_modifying_row_count=False)
+    assert first_batch(of_ray(kept, name, 1)[0], name).position().rows == BATCH
+
+
+def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
+    name = "joined"
+    ds = read(paths, name)
+    mapped = ds.map_batches(lambda batch: batch, batch_size=40, udf_modifying_row_count=False)
+
+    def position(ds, workers, equal=True, said=2):
+        set_epoch(name, 1, world_size=said)
+        ray.get([consume.remote(shard, 100) for shard in ds.streaming_split(workers, equal=equal)])
+        return running(name).position(8)
+
+    assert position(ds, 2).world_size == 2
+    with pytest.raises(PositionError, match=r"may join or cut blocks for MapBatches.*data_config\(\)"):
+        position(mapped, 2)
+    with pytest.raises(PositionError, match=r"2 workers share it, found 3: .* world_size=3"):
+        position(ds, 3)
+    with pytest.raises(PositionError, match="split unevenly among 2 workers"):
+        position(ds, 2, equal=False)
+    ds.context.target_max_block_size = 100
+    with pytest.raises(PositionError, match=r"Ray cuts blocks of \d+ bytes"):
+        position(ds, 2)
+    assert position(mapped, 1, said=1).rows == 8
+    mapped.context.target_max_block_size = None
+    with pytest.raises(PositionError, match="may join or cut blocks for MapBatches"):
+        position(mapped, 2)
+
+
+def test_what_is_in_memory_cannot_go_on(paths):
+    ds = read(paths, "memory")
+    list(batches := batches_of(ds, "memory", 1))
+    position = batches.position()
+    shard = ray_h5.data_config().configure({"memory": ds.materialize()}, 1, None, None)[0]["memory"]
+    with pytest.raises(PositionError, match=r"a dataset in memory, as by materialize\(\), has no position"):
+        first_batch(shard, "memory", position)
+    first_batch(shard, "memory")
 
 
 def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
@@ -366,3 +479,89 @@ def test_a_position_is_of_the_epoch_that_is_iterated(paths):
     next(iter(second))
     assert (again.position().epoch, again.position().rows) == (0, 150)  # also when another epoch has begun
     assert (second.position().epoch, second.position().rows) == (1, BATCH)
+
+
+# A new process: its dataset draws a seed of its own ------------------------------------------------
+
+FIRST = """
+import itertools, json, sys
+import ray_h5
+from ray_h5.ray_data.epochs import running
+
+options = {"columns": ["x", "label"], "include_row_ids": True, "block_rows": 8}
+train = ray_h5.read_h5(sys.argv[1:], shuffle=True, name="first", **options)
+batches = itertools.islice(train.iter_batches(batch_size=8), 6)
+rows = [row for batch in batches for row in batch["row_id"].tolist()]
+print(json.dumps([rows, running("first").position(48).to_dict()]))
+"""
+
+
+def second(config):
+    """What a user writes in a loop to resume."""
+    position, done = Position.from_dict(config["position"]), []
+    for epoch in range(position.epoch, 2):
+        start = position if epoch == position.epoch else None
+        for step, batch in enumerate(ray_h5.train_batches("train", epoch, batch_size=BATCH, position=start)):
+            done.append([epoch, step, batch["row_id"].tolist(), [str(key) for key in batch["row_key"].tolist()]])
+    (Path(config["folder"]) / f"{ray.train.get_context().get_world_rank()}.json").write_text(json.dumps(done))
+
+
+def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths, tmp_path):
+    program = [sys.executable, "-c", FIRST, *paths]
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    output = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    had, held = json.loads(output.splitlines()[-1])
+    ds = read(paths, "train", shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH)
+    TorchTrainer(
+        second,
+        train_loop_config={"position": held, "folder": str(tmp_path)},
+        datasets={"train": ds},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    found = [(rank, json.loads((tmp_path / f"{rank}.json").read_text())) for rank in (0, 1)]
+    steps = sorted((*step[:2], rank, *step[2:]) for rank, done in found for step in done)
+    _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=held["seed"]))
+    for epoch, before in enumerate([had, []]):
+        ids = [row for step in steps if step[0] == epoch for row in step[3]]
+        keys = [int(key) for step in steps if step[0] == epoch for key in step[4]]
+        assert before + ids == plan.at(np.arange(144), epoch).tolist()
+        assert keys == row_keys(np.array(ids), held["seed"], epoch).tolist()
+
+
+def test_a_seed_that_was_given_is_kept_and_named(paths):
+    ds = read(paths, "given")
+    set_epoch("given", 1)
+    assert len(ids_of(ds)) == 150
+    held = running("given").position(16).to_dict()
+    for options, expected in [
+        ({"shuffle": Shuffle("auto", 9)}, "What differs: seed 7, not 9. Read .* with shuffle=Shuffle"),
+        ({"shuffle": "rows"}, "What differs: seed 7, not 0; shuffled by chunks, not shuffled by rows"),
+        ({"shuffle": None}, "What differs: shuffled by chunks, not in path order. Read"),
+        ({"columns": ["label"]}, "What differs: .*chunks, not shuffled by rows"),
+    ]:
+        other = read(paths, "given", **options)
+        set_epoch("given", 1, position=Position.from_dict(held))
+        with pytest.raises(PositionError, match=expected):
+            ids_of(other)
+
+
+def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_dataset(paths):
+    set_epoch_of = functools.partial(set_epoch, "lasting")
+    first = read(paths, "lasting", shuffle=True)
+    set_epoch_of(1)
+    ids_of(first)
+    position = running("lasting").position(64)
+    expected = [ids_of(first)]  # epoch 2
+    set_epoch_of(1)
+    expected.insert(0, ids_of(first)[64:])
+    second = read(paths, "lasting", shuffle=True)
+    set_epoch_of(1, position=position)
+    assert [ids_of(second), ids_of(second)] == expected
+    assert running("lasting").start.seed == position.seed
+    set_epoch_of(2)
+    assert ids_of(second) == expected[1]
+    third = read(paths, "lasting", shuffle=True)
+    set_epoch_of(2)
+    assert ids_of(third) != expected[1]

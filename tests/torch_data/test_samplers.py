@@ -1,7 +1,11 @@
 import io
 import itertools
 import json
+import subprocess
+import sys
+from itertools import chain
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -416,3 +420,91 @@ def test_a_rest_that_is_too_little_for_a_step_of_other_ranks_is_dropped():
         assert len(list(sampler)) == 1
     alone.load_state_dict(state)
     assert sorted(flat(done) + flat(alone)) == list(range(25))
+
+
+FIRST = """
+import itertools, json, sys
+from ray_h5.torch_data import OrderBatchSampler, OrderSampler, Shuffle, loader
+
+kind, path = sys.argv[1:]
+made = {
+    "sampler": lambda: OrderSampler(range(100), seed=None, stretch=8),
+    "batches": lambda: OrderBatchSampler(range(100), 8, shuffle=Shuffle(seed=None)),
+    "loader": lambda: loader(path, 8, seed=None, threads=1),
+}[kind]()
+taken = list(itertools.islice(made, 24 if kind == "sampler" else 3))
+print(json.dumps([made.state_dict(), taken if kind != "loader" else [batch["y"].tolist() for batch in taken]]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["sampler", "batches", "loader"])
+def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(kind, tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("y", data=np.arange(100), chunks=(4,))
+    program = [sys.executable, "-c", FIRST, kind, path]
+    ended = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
+    state, had = json.loads(ended.stdout)
+    made = {
+        "sampler": lambda seed: OrderSampler(range(100), seed=seed, stretch=8),
+        "batches": lambda seed: OrderBatchSampler(range(100), 8, seed=seed),
+        "loader": lambda seed: loader(path, 8, seed=seed, threads=1),
+    }[kind]
+
+    def taken(of):
+        return [batch["y"].tolist() for batch in of] if kind == "loader" else list(of)
+
+    resumed, same = made(None), made(state["shuffle"][1])
+    resumed.load_state_dict(state)
+    assert had + taken(resumed) == taken(same)
+    for each in (resumed, same):
+        each.set_epoch(1)
+    assert taken(resumed) == taken(same)
+    assert resumed.state_dict() == same.state_dict()
+    with pytest.raises(PositionError, match=f"What differs: seed {state['shuffle'][1]}, not 7"):
+        made(7).load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_stateful_loader_resumes_with_the_seed_that_was_drawn():
+    def batches():
+        return StatefulDataLoader(list(range(100)), batch_size=8, sampler=OrderSampler(range(100), seed=None))
+
+    first, second = batches(), batches()
+    iteration = iter(first)
+    had = [next(iteration).tolist() for _ in range(3)]
+    second.load_state_dict(first.state_dict())
+    rest = [batch.tolist() for batch in second]
+    assert rest == [batch.tolist() for batch in iteration]
+    assert sorted(chain(*had, *rest)) == list(range(100))
+    assert [batch.tolist() for batch in second] == [batch.tolist() for batch in first]
+
+
+def test_each_rank_would_draw_a_shuffle_of_its_own():
+    drawn = Shuffle(seed=None)
+    with pytest.raises(OptionError, match=f"give all of them one seed, such as {drawn.seed}"):
+        OrderSampler(range(100), shuffle=drawn, rank=1, world_size=2)
+    assert repr(drawn) == f"Shuffle(unit='auto', seed={drawn.seed}, window_rows=None)"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"num_rows": 90}, "num_rows 90, not 100"),
+        ({"shuffle": ["rows", 8, None]}, "seed 8, not 7"),
+        ({"shuffle": ["chunks", 8, 32]}, "unit 'chunks', not 'rows'; seed 8, not 7; window_rows 32, not None"),
+        ({"shuffle": None}, r"shuffle None, not \['rows', 7, None\]"),
+    ],
+)
+def test_what_differs_is_named(change, expected):
+    sampler = OrderSampler(range(100), seed=7)
+    with pytest.raises(PositionError, match=f"What differs: {expected}$"):
+        sampler.load_state_dict({**sampler.state_dict(), **change})
+
+
+@pytest.mark.parametrize("seed", [-1, "7", 1.5, True])
+def test_what_is_no_seed_is_refused(seed):
+    sampler = OrderSampler(range(100), seed=None)
+    with pytest.raises(PositionError, match="load_state_dict: seed="):
+        sampler.load_state_dict({**sampler.state_dict(), "shuffle": ["rows", seed, None]})
+    sampler.load_state_dict({**sampler.state_dict()})

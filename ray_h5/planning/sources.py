@@ -1,0 +1,168 @@
+"""Other files that columns come from, as a plan knows them: by external links, virtual datasets, external storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.hdf5.changes import check_same_sources
+from ray_h5.hdf5.layout import FileIdentity, SourceStates
+
+if TYPE_CHECKING:
+    from ray_h5.planning.index import FileTable
+
+_NOT_THERE = (-1, 0, 0, 0)
+"""In place of the state of a source that is not there: no file has so few bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The sources of some columns of one file.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        The columns.
+    sources : SourceStates
+        The other files that each of them comes from.
+    """
+
+    columns: tuple[str, ...]
+    sources: SourceStates
+
+    @staticmethod
+    def grouped(sources: Mapping[str, SourceStates]) -> tuple[Origin, ...]:
+        """Return the origins of columns, given the sources of each; columns without sources are left out."""
+        columns: dict[SourceStates, list[str]] = {}
+        for name, states in sources.items():
+            if states:
+                columns.setdefault(states, []).append(name)
+        return tuple(Origin(tuple(names), states) for states, names in columns.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceTable:
+    """The sources of columns of many files, as arrays: each source once, and each set of them that a column has once.
+
+    Attributes
+    ----------
+    paths : pyarrow.LargeBinaryArray
+        The sources.
+    states : numpy.ndarray
+        int64 of shape (sources, 4): the fields of `FileIdentity`, of an inode the same 64 bits; -1 and zeros for one
+        that is not there.
+    members : numpy.ndarray
+        int64: the numbers of the sources of one set after the other.
+    ends : numpy.ndarray
+        int64 of shape (sets,): where the members of each set end. Set 0 has none.
+    columns : mapping of str to numpy.ndarray
+        For each column that has sources, int32 of shape (files,): the set of each file.
+    """
+
+    paths: pa.LargeBinaryArray = field(default_factory=lambda: pa.array([], pa.large_binary()))
+    states: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    ends: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> SourceTable:
+        """Return the table of some columns, given the origins of each file."""
+        wanted = set(names)
+        sets: dict[SourceStates, int] = {(): 0}
+        columns: dict[str, np.ndarray] = {}
+        for file, of_file in enumerate(origins):
+            for origin in of_file:
+                for name in wanted.intersection(origin.columns):
+                    if name not in columns:
+                        columns[name] = np.zeros(len(origins), np.int32)
+                    columns[name][file] = sets.setdefault(origin.sources, len(sets))
+        if not columns:
+            return cls()
+        sources: dict[tuple[str, FileIdentity | None], int] = {}
+        members = [sources.setdefault(each, len(sources)) for states in sets for each in states]
+        paths = pa.array([path.encode("utf-8", "surrogateescape") for path, _ in sources], pa.large_binary())
+        states = np.array([_as_numbers(state) for _, state in sources], np.int64).reshape(-1, 4)
+        # Columns are often in the same files: one array is then that of all.
+        shared: dict[bytes, np.ndarray] = {}
+        columns = {name: shared.setdefault(columns[name].tobytes(), columns[name]) for name in sorted(columns)}
+        ends = np.cumsum([len(states) for states in sets], dtype=np.int64)
+        return cls(paths, states, np.array(members, np.int64), ends, columns)
+
+    def only(self, names: Iterable[str]) -> SourceTable:
+        """Return the table of some of the columns."""
+        columns = {name: self.columns[name] for name in names if name in self.columns}
+        return SourceTable(self.paths, self.states, self.members, self.ends, columns) if columns else SourceTable()
+
+    def joined(self, other: SourceTable) -> SourceTable:
+        """Return a table of the columns of both; those of `other`, where both have one."""
+        if not self.columns or not other.columns:
+            return self if self.columns else other
+        return SourceTable(
+            pa.concat_arrays([self.paths, other.paths]),
+            np.concatenate([self.states, other.states]),
+            np.concatenate([self.members, other.members + len(self.paths)]),
+            np.concatenate([self.ends, other.ends + len(self.members)]),
+            {**self.columns, **{name: sets + np.int32(len(self.ends)) for name, sets in other.columns.items()}},
+        )
+
+    def of_file(self, file: int) -> dict[str, SourceStates]:
+        """Return the sources of the columns of one file, by column."""
+        sets = {name: int(numbers[file]) for name, numbers in self.columns.items()}
+        states = {number: tuple(map(self.source, self._members(number).tolist())) for number in set(sets.values())}
+        return {name: states[number] for name, number in sets.items() if states[number]}
+
+    def of_files(self, files: np.ndarray) -> np.ndarray:
+        """Return the numbers of the sources of some files, each once."""
+        sets = {number for numbers in self.columns.values() for number in np.unique(numbers[files]).tolist()}
+        found = [self._members(number) for number in sorted(sets)]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def source(self, number: int) -> tuple[str, FileIdentity | None]:
+        """Return a source and its state, or None for one that is not there."""
+        size, mtime_ns, ctime_ns, inode = self.states[number].tolist()
+        path = self.paths[number].as_py().decode("utf-8", "surrogateescape")
+        return path, None if size < 0 else FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
+
+    def check_same(self, found: SourceTable, files: FileTable) -> None:
+        """Raise unless the columns that both tables have come from the same sources, in the same states.
+
+        Parameters
+        ----------
+        found : SourceTable
+            What was found later of the same files.
+        files : FileTable
+            The files.
+
+        Raises
+        ------
+        StaleIndexError, MissingSourceError
+            With the file, the column and the source.
+        """
+        names = self.columns.keys() & found.columns.keys()
+        mine, others = self.only(sorted(names)), found.only(sorted(names))
+        if not names or mine._is(others):
+            return
+        for file in range(len(files)):
+            now = others.of_file(file)
+            for name, states in mine.of_file(file).items():
+                check_same_sources(files.path(file), name, states, now.get(name, ()))
+
+    def _is(self, other: SourceTable) -> bool:
+        arrays = ((self.states, other.states), (self.members, other.members), (self.ends, other.ends))
+        sets = ((self.columns[name], other.columns[name]) for name in self.columns)
+        return self.paths.equals(other.paths) and all(np.array_equal(*pair) for pair in (*arrays, *sets))
+
+    def _members(self, number: int) -> np.ndarray:
+        return self.members[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
+
+
+def _as_numbers(state: FileIdentity | None) -> tuple[int, int, int, int]:
+    if state is None:
+        return _NOT_THERE
+    # Some inodes are 2**63 and more.
+    return state.size, state.mtime_ns, state.ctime_ns, state.inode - (state.inode >> 63 << 64)

@@ -1,0 +1,447 @@
+"""Files that are made to harm: what they lead to is not opened, and none costs more than its size allows."""
+
+import os
+import pickle
+import time
+
+import h5py
+import numpy as np
+import pytest
+from h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
+
+from ray_h5.errors import (
+    CorruptFileError,
+    ExternalDataError,
+    MissingSourceError,
+    OutOfMemoryError,
+    RayH5Error,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5 import parser
+from ray_h5.hdf5.links import Trail
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.inspect.report import inspect_files
+from ray_h5.inspect.text import to_text
+from ray_h5.planning.files import Files
+from ray_h5.torch_data.dataset import H5Dataset
+
+UNLIMITED = h5py.h5s.UNLIMITED
+ROWS = np.arange(4)
+
+
+def space_of(shape, start, stride, count, block):
+    space = h5py.h5s.create_simple(shape, (UNLIMITED,) * len(shape))
+    space.select_hyperslab(start, count, stride, block)
+    return space
+
+
+def virtual_column(file, name, mappings, rows=4):
+    """Make a virtual column of mappings: the selected rows here, a file, a dataset, the selected rows there."""
+    plist = plist_with()
+    for here, source, dataset, there in mappings:
+        plist.set_virtual(here, os.fsencode(source), dataset.encode(), there)
+    whole = h5py.h5s.create_simple((rows,), (UNLIMITED,))
+    h5py.h5d.create(file.id, name.encode(), h5py.h5t.STD_I64LE, whole, plist)
+
+
+def counted(source, dataset="x"):
+    """Return a mapping to sources that are counted, each of which has the next four rows."""
+    here = space_of((4,), (0,), (4,), (UNLIMITED,), (4,))
+    return here, source, dataset, h5py.h5s.create_simple((4,))
+
+
+def growing(source, dataset="x"):
+    """Return a mapping to all rows that a source has, now or later."""
+    spaces = [space_of((4,), (0,), (1,), (UNLIMITED,), (1,)) for _ in range(2)]
+    return spaces[0], source, dataset, spaces[1]
+
+
+def fixed(source, dataset="x"):
+    return h5py.h5s.create_simple((4,)), source, dataset, h5py.h5s.create_simple((4,))
+
+
+# What is outside is not opened -------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A folder of pipes, the current folder: whoever opens one waits for ever."""
+    for folder in ("inside", "outside"):
+        (tmp_path / folder).mkdir()
+    for name in ("pipe0.h5", "pipe.h5"):
+        os.mkfifo(tmp_path / "outside" / name)
+    monkeypatch.chdir(tmp_path / "outside")
+    return tmp_path / "outside"
+
+
+NAMES = ["../outside/pipe.h5", "{outside}/pipe.h5", "pipe.h5"]
+COUNTED = [name.replace("pipe", "pipe%b") for name in NAMES]
+LOOKS = {
+    "columns": lambda path: list(RowReader(path).columns),
+    "a column": lambda path: RowReader(path).column("x"),
+    "read": lambda path: RowReader(path).read(["x"], [0]),
+    "inspect": lambda path: to_text(inspect_files(Files.of([path]))),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    ("mapping", "name"),
+    [(make, name) for make in (counted, growing, fixed) for name in (COUNTED if make is counted else NAMES)],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_sources_outside_are_not_opened(outside, name, mapping, nested, look):
+    path = str(outside.parent / "inside" / "a.h5")
+    with h5py.File(path, "w", libver="latest") as file:
+        file["ok"] = ROWS
+        virtual_column(file, "hidden" if nested else "x", [mapping(name.format(outside=outside))])
+        if nested:
+            virtual_column(file, "x", [growing(".", "hidden")])
+    try:
+        found = in_fork(lambda: LOOKS[look](path), timeout_s=10)
+    except ExternalDataError as exc:
+        assert look in {"a column", "read"}, exc  # noqa: PT017
+    else:
+        assert "ExternalDataError" in found if look == "inspect" else found == ["ok"]
+
+
+def test_a_counted_source_that_is_a_pipe_is_not_opened(outside):
+    # Where it may be read, and is not the first one.
+    path = str(outside / "a.h5")
+    with h5py.File(path, "w", libver="latest") as file:
+        file["d0"] = ROWS
+        file["d1"] = h5py.ExternalLink("pipe.h5", "/x")
+        virtual_column(file, "x", [counted(".", "d%b")])
+    with pytest.raises(RayH5Error, match=r"pipe\.h5: expected a file, found a pipe"):
+        in_fork(lambda: RowReader(path, allow_external=[outside]).read(["x"]), timeout_s=10)
+
+
+# What a small file makes large ---------------------------------------------------------------------
+
+
+def within(action, seconds=20):
+    """Do `action`, and say that it took no longer: what this is for takes hours or for ever."""
+    began = time.monotonic()
+    found = action()
+    assert time.monotonic() - began < seconds
+    return found
+
+
+def nested_columns(path, levels, mappings):
+    with h5py.File(path, "w", libver="latest") as file:
+        file["d0"] = ROWS
+        for level in range(1, levels + 1):
+            virtual_column(file, f"d{level}", [make(f"d{level - 1}") for make in mappings])
+
+
+def halves(first):
+    """Return a function that makes a mapping of two of four rows, in no blocks: each may need all of its source."""
+    rows = [0, 1, 3] if first else [2]
+
+    def mapping(dataset):
+        spaces = [h5py.h5s.create_simple((4,)) for _ in range(2)]
+        for space in spaces:
+            space.select_none()
+            for row in rows:
+                space.select_hyperslab((row,), (1,), op=h5py.h5s.SELECT_OR)
+        return spaces[0], ".", dataset, spaces[1]
+
+    return mapping
+
+
+@pytest.mark.parametrize("levels", [3, 16, 20])
+def test_virtual_columns_of_virtual_columns(tmp_path, levels):
+    path = tmp_path / "a.h5"
+    nested_columns(path, levels, [halves(True), halves(False)])
+    reader = RowReader(path)
+    assert len(within(lambda: reader.columns)) == levels + 1
+    for rows in ([3], slice(None)):
+        assert_same(within(lambda: reader.read([f"d{levels}"], rows)[f"d{levels}"]), ROWS[rows])  # noqa: B023
+    assert_same(by_h5py(path, f"d{levels}"), ROWS)
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_virtual_columns_of_more_ways_than_libhdf5_has_time_for(tmp_path, name):
+    # Named first or last: the others are looked at after it, or before.
+    path = tmp_path / "a.h5"
+    nested_columns(path, 40, [halves(True), halves(False)])
+    with h5py.File(path, "r+", libver="latest") as file:
+        virtual_column(file, name, [fixed(".", "d40")])
+    layout = within(lambda: RowReader(path).layout)
+    assert {f"d{level}" for level in range(21)} <= set(layout.columns)
+    assert isinstance(layout.refused["d40"], CorruptFileError)
+    for column in ("d40", name):
+        with pytest.raises(CorruptFileError, match=r"on more than \d+ ways, through virtual datasets of|more than 32"):
+            within(lambda: RowReader(path).read([column], [0]))  # noqa: B023
+
+
+def test_virtual_columns_one_over_the_other(tmp_path):
+    path = tmp_path / "a.h5"
+    nested_columns(path, 40, [lambda dataset: fixed(".", dataset)])
+    layout = RowReader(path).layout
+    assert set(layout.columns) == {f"d{level}" for level in range(33)}
+    assert_same(RowReader(path).read(["d32"])["d32"], ROWS)
+    with pytest.raises(CorruptFileError, match="column 'd40' lies over more than 32 other virtual datasets"):
+        RowReader(path).read(["d40"])
+    assert all(isinstance(error, CorruptFileError) for error in layout.refused.values())
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_columns_over_one_column_of_many_sources(tmp_path, monkeypatch, readable):
+    looked_up = []
+    source = Trail.source
+    monkeypatch.setattr(Trail, "source", lambda *args: looked_up.append(args) or source(*args))
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        for number in range(60):
+            file[f"source {number}"] = ROWS
+        sources = [fixed(".", f"source {number}") for number in range(60)]
+        virtual_column(file, "all", sources if readable else [*sources, fixed(".", "gone")])
+        for number in range(60):
+            virtual_column(file, f"x{number}", [fixed(".", "all")])
+    layout = RowReader(tmp_path / "a.h5").layout
+    assert len(looked_up) < 200
+    assert len(layout.columns) == (121 if readable else 60)
+    for name, error in layout.refused.items():
+        assert isinstance(error, MissingSourceError)
+        assert f"column {name!r}" in str(error)
+        assert "'gone'" in str(error)
+
+
+def test_links_of_links(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = ROWS
+        file["l30"] = h5py.SoftLink("/")
+        for number in range(30):
+            file[f"l{number}"] = h5py.SoftLink("/".join([f"l{number + 1}"] * 2))
+        file["long"] = h5py.SoftLink("/".join(["l30"] * 30000))
+    layout = within(lambda: RowReader(tmp_path / "a.h5").layout)
+    assert "ok" in layout.columns
+    with pytest.raises(MissingSourceError, match="leads through more than 32 links: a loop"):
+        within(lambda: RowReader(tmp_path / "a.h5").read(["l0/ok"]))
+
+
+def linked_groups(levels, columns=1):
+    """Make groups one in the other, each by two names."""
+
+    def fill(file):
+        file["ok"] = ROWS
+        group = file
+        for _ in range(levels):
+            below = group.create_group("a")
+            group["b"] = below
+            group = below
+        for number in range(columns):
+            group[f"x{number}"] = ROWS + number
+
+    return fill
+
+
+def filled(path, fill):
+    with h5py.File(path, "w", libver="latest") as file:
+        fill(file)
+    return path
+
+
+def test_groups_of_two_names(tmp_path):
+    reader = RowReader(filled(tmp_path / "a.h5", linked_groups(8)))
+    assert len(reader.columns) == 1 + 2**8
+    assert reader.read(["a/b/a/b/a/b/a/b/x0"], [3])["a/b/a/b/a/b/a/b/x0"].tolist() == [3]
+
+
+def test_groups_of_more_names_than_there_is_time_for(tmp_path):
+    path = filled(tmp_path / "a.h5", linked_groups(40, 100))
+    with pytest.raises(CorruptFileError, match=r"more than \d+ names in groups that are listed by another name too"):
+        within(lambda: RowReader(path).columns)
+    assert RowReader(path).read(["a/" * 40 + "x0"], [1])["a/" * 40 + "x0"].tolist() == [1]
+
+
+def test_groups_that_lead_to_each_other(tmp_path):
+    # The ways through them are as many as the orders that they can be put in; there is no column.
+    def fill(file):
+        made = [file.create_group(str(number)) for number in range(30)]
+        for group in made:
+            for number, other in enumerate(made):
+                group[f"to {number}"] = other
+
+    path = filled(tmp_path / "a.h5", fill)
+    with pytest.raises(CorruptFileError, match="too many to list"):
+        within(lambda: RowReader(path).columns)
+
+
+def deep_groups(path, depth):
+    """Make groups one in the other, and a column in the last."""
+    with h5py.File(path, "w", libver="latest") as file:
+        group = file.id
+        for _ in range(depth):
+            group = h5py.h5g.create(group, b"g")
+        h5py.Group(group)["x"] = ROWS
+        file["ok"] = ROWS
+    return str(path)
+
+
+def test_groups_deeper_than_is_listed(tmp_path, monkeypatch):
+    opened = []
+    level = parser._level
+    monkeypatch.setattr(parser, "_level", lambda *args: opened.append(1) or level(*args))
+    path = deep_groups(tmp_path / "a.h5", 6000)
+    with pytest.raises(CorruptFileError, match="more than 2048 groups one in the other below group '/', too many"):
+        RowReader(path).columns  # noqa: B018  they are found when asked for
+    assert len(opened) < 2100
+    assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]
+    with pytest.raises(CorruptFileError, match=r"leads through more than 4096 groups"):
+        RowReader(path).column("g/" * 6000 + "x")
+
+
+@pytest.mark.parametrize(("depth", "twins"), [(1000, 1), (60, 8)])
+def test_deep_groups_are_inspected(tmp_path, depth, twins):
+    path = deep_groups(tmp_path / "a.h5", depth)
+    with h5py.File(path, "r+", libver="latest") as file:
+        for twin in range(1, twins):
+            file.copy("g", f"g{twin}")
+    report = inspect_files(Files.of([path]))
+    text = to_text(report)
+    assert len(report.files[0].columns) == 1 + twins
+    assert "2 columns" in text or "8 columns" in text
+    assert len(text) < 20_000
+
+
+def test_long_names_of_groups_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(parser, "_MAX_CHARACTERS", 100_000)
+
+    def fill(file):
+        group = file
+        for _ in range(20):
+            group = group.create_group("g" * 1000)
+            group["x"] = ROWS
+
+    with pytest.raises(CorruptFileError, match="more than 100000 characters of names"):
+        RowReader(filled(tmp_path / "a.h5", fill)).columns  # noqa: B018  they are found when asked for
+
+
+# Sizes that a file claims --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1, 1 << 20)}])
+def test_rows_larger_than_any_memory(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", (4, 1 << 58), "f4", **options)
+        file["ok"] = ROWS
+    reader = RowReader(tmp_path / "a.h5")
+    with pytest.raises(OutOfMemoryError, match=r"cannot have the memory for values of float32 of shape \(1, 28823"):
+        reader.read(["x"], [0])
+    assert reader.read(["ok"], [1])["ok"].tolist() == [1]
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1, 1 << 10)}, {"chunks": (1, 1 << 10), "compression": "gzip"}])
+@pytest.mark.parametrize("fill", [None, 2.5])
+def test_rows_that_were_never_written_are_filled_at_once(tmp_path, options, fill):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", (4, 1 << 20), "f4", fillvalue=fill, **options)
+    reader = RowReader(tmp_path / "a.h5")
+    for rows in ([2], [3, 0, 0], slice(1, 3)):
+        assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
+    assert reader.stats.h5py_reads == reader.stats.requests == 0
+
+
+# Names ---------------------------------------------------------------------------------------------
+
+
+def test_names_that_are_not_utf8_are_listed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = ROWS
+        h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((4,)))
+        group = h5py.h5g.create(file.id, b"gr\xfcn")
+        h5py.Group(group)["x"] = ROWS
+        file.id.links.create_soft(b"so\xe9ft", b"/ok")
+        file.id.links.create_soft(b"leads", b"/caf\xe9")
+        h5py.h5t.STD_I64LE.copy().commit(file.id, b"type\xe9")
+    reader = RowReader(tmp_path / "a.h5")
+    assert list(reader.columns) == ["ok"]
+    refused = reader.layout.refused
+    assert set(refused) == {"caf\\xe9", "gr\\xfcn", "so\\xe9ft", "leads"}
+    assert all(isinstance(error, UnsupportedColumnError) for error in refused.values())
+    assert "has a name that is not UTF-8" in str(refused["caf\\xe9"])
+    assert "no column below it can be read" in str(refused["gr\\xfcn"])
+    assert r"leads to b'/caf\xe9', a name that is not UTF-8" in str(refused["leads"])
+    text = to_text(inspect_files(Files.of([str(tmp_path / "a.h5")])))
+    assert "caf\\xe9" in text
+    text.encode()
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["/"].move(b"caf\xe9", "new name")  # as the message says
+    assert set(RowReader(tmp_path / "a.h5").columns) == {"ok", "new name"}
+
+
+NASTY = "\x1b[31mred\x07\r\x9b\u202e"
+
+
+def assert_plain(text):
+    assert all(each.isprintable() for each in text.replace("\n", "")), ascii(text)
+    assert "red" in text
+
+
+@pytest.mark.parametrize("kind", ["external link", "group link", "virtual", "storage", "soft", "column", "group"])
+def test_control_characters_of_names_reach_no_message(tmp_path, kind):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file["ok"] = ROWS
+        if kind == "external link":
+            file["x"] = h5py.ExternalLink(f"/{NASTY}/\ngone.h5", NASTY)
+        elif kind == "group link":
+            file["x"] = h5py.ExternalLink("../secret.h5", NASTY)
+        elif kind == "virtual":
+            virtual_column(file, "x", [fixed(f"{NASTY}.h5", NASTY)])
+        elif kind == "storage":
+            file.create_dataset("x", (4,), "i8", external=[(f"/{NASTY}.bin", 0, 32)])
+        elif kind == "soft":
+            file["x"] = h5py.SoftLink(NASTY)
+        else:
+            file[f"{NASTY}\n/x" if kind == "group" else f"{NASTY}\n"] = 1.0
+    refused = RowReader(tmp_path / "a.h5").layout.refused
+    assert refused
+    for error in refused.values():
+        if kind != "group link":
+            assert_plain(str(error))
+        assert "\n" not in str(error)
+        assert str(error) == str(pickle.loads(pickle.dumps(error)))
+
+
+def test_control_characters_of_paths_reach_no_message_and_no_repr(tmp_path):
+    path = str(tmp_path / f"{NASTY}.h5")
+    with h5py.File(path, "w") as file:
+        file[f"{NASTY}x"] = ROWS
+    assert_plain(repr(RowReader(path)))
+    dataset = H5Dataset(path)
+    assert_plain(repr(dataset))
+    assert_plain(str(dataset))
+    with pytest.raises(RayH5Error) as caught:
+        RowReader(path).read(["gone"])
+    assert_plain(str(caught.value))
+    os.truncate(path, 700)
+    with pytest.raises(RayH5Error) as caught:
+        RowReader(path).read(["gone"])
+    assert_plain(str(caught.value))
+
+
+# Descriptors -----------------------------------------------------------------------------------------
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+import numpy as np
+from ray_h5.torch_data.dataset import H5Dataset
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+dataset = H5Dataset(sys.argv[1], kept_bytes=0)
+assert dataset.read(np.arange(500))["x"].tolist() == list(range(500))
+# Others take what is left: files that are only kept for the next read are let go.
+taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(62 - len(os.listdir("/proc/self/fd")))]
+assert len(taken) > 10
+assert dataset.read(np.arange(10))["x"].tolist() == list(range(10))
+"""
+
+
+def test_more_files_than_descriptors(tmp_path):
+    for number in range(500):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = [number]
+    done = run_python(FEW_DESCRIPTORS, str(tmp_path))
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,109 @@
+"""Columns of other files, which change after the dataset was made: Ray Data."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+import ray_h5
+from ray_h5 import where
+from ray_h5.errors import MissingSourceError, StaleIndexError
+from tests.ray_data.kit import ids_of
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+LABELS = np.arange(60) % 4
+
+
+def put(path, values):
+    with h5py.File(f"{path}.new", "w") as file:
+        file["label"] = values
+    os.replace(f"{path}.new", path)
+
+
+@pytest.fixture(params=["link", "virtual"])
+def world(request, tmp_path):
+    """Return a file whose labels are in another one, and this one."""
+    main, source = str(tmp_path / "a.h5"), str(tmp_path / "labels.h5")
+    put(source, LABELS)
+    with h5py.File(main, "w") as file:
+        file["x"] = np.arange(60)
+        if request.param == "link":
+            file["label"] = h5py.ExternalLink("labels.h5", "label")
+        else:
+            layout = h5py.VirtualLayout((60,), "i8")
+            layout[:] = h5py.VirtualSource("labels.h5", "label", (60,))
+            file.create_virtual_dataset("label", layout)
+    return main, source
+
+
+def read(world, columns=("x", "label"), **options):
+    folder = os.path.dirname(world[0])
+    return ray_h5.read_h5(world[0], columns=list(columns), allow_external=folder, include_row_ids=True, **options)
+
+
+def check_stale(world, ds, error=StaleIndexError):
+    with pytest.raises(Exception, match="column 'label' leads to") as caught:
+        ids_of(ds)
+    assert isinstance(caught.value, error)
+    for part in world:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", [("x", "label"), ("x",)])
+def test_a_filtered_dataset_iterated_again(world, tmp_path, columns):
+    ds = read(world, columns, index_dir=str(tmp_path / "index")).filter(expr=where(label=2))
+    assert ids_of(ds) == np.flatnonzero(LABELS == 2).tolist()
+    put(world[1], LABELS[::-1].copy())
+    check_stale(world, ds)
+    check_stale(world, ds.select_columns(["x"]))
+    check_stale(world, ds.select_columns(["row_id"]))
+    again = read(world, columns, index_dir=str(tmp_path / "index")).filter(expr=where(label=2))
+    assert ids_of(again) == np.flatnonzero(LABELS[::-1] == 2).tolist()
+
+
+def test_a_filter_on_a_dataset_that_was_made_before(world):
+    known, unknown = read(world), read(world, ["x"])
+    assert len(ids_of(known.filter(expr=where(label=2)))) == 15
+    put(world[1], LABELS + 1)
+    check_stale(world, known.filter(expr=where(label=4)))  # the values are in memory
+    # It never knew of the labels.
+    assert ids_of(unknown.filter(expr=where(label=4))) == np.flatnonzero(LABELS == 3).tolist()
+    assert unknown.select_columns(["x"]).count() == 60
+
+
+def test_a_source_that_changes_amid_an_epoch(world):
+    ds = read(world, block_rows=4)
+    seen = []
+
+    def iterate():
+        for batch in ds.iter_batches(batch_size=4, prefetch_batches=0):
+            if not seen:
+                put(world[1], LABELS + 10)
+            seen.extend(batch["label"].tolist())
+
+    with pytest.raises(Exception, match="column 'label' leads to") as caught:
+        iterate()
+    assert isinstance(caught.value, StaleIndexError)
+    assert max(seen) < 4
+
+
+@pytest.mark.parametrize("values", [LABELS / 2, LABELS[:7], LABELS.reshape(60, 1)])
+def test_a_source_of_another_type_or_shape(world, values):
+    ds = read(world)
+    put(world[1], values)
+    check_stale(world, ds)
+
+
+def test_a_source_that_vanishes(world):
+    ds = read(world)
+    assert len(ids_of(ds)) == 60
+    os.unlink(world[1])
+    check_stale(world, ds, MissingSourceError)
+
+
+def test_a_source_of_a_column_that_is_not_read(world):
+    ds = read(world).select_columns(["x", "row_id"])
+    put(world[1], LABELS + 1)
+    assert len(ids_of(ds)) == 60

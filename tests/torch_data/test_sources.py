@@ -1,0 +1,146 @@
+"""Columns of other files, which change after the dataset was made: plain PyTorch."""
+
+import os
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.planning.criteria import where
+from ray_h5.torch_data.combined import CombinedHDF5Dataset
+from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.loaders import loader
+
+LABELS = np.arange(40) % 4
+
+
+def put(path, values):
+    with h5py.File(f"{path}.new", "w") as file:
+        file["label"] = values
+    os.replace(f"{path}.new", path)
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Return two files whose labels are in one other file each, and those."""
+    mains, sources = [], []
+    for i in range(2):
+        sources.append(str(tmp_path / f"labels{i}.h5"))
+        put(sources[-1], LABELS)
+        mains.append(str(tmp_path / f"a{i}.h5"))
+        with h5py.File(mains[-1], "w") as file:
+            file["x"] = np.arange(40) + 40 * i
+            if i:
+                layout = h5py.VirtualLayout((40,), "i8")
+                layout[:] = h5py.VirtualSource(os.path.basename(sources[-1]), "label", (40,))
+                file.create_virtual_dataset("label", layout)
+            else:
+                file["label"] = h5py.ExternalLink(os.path.basename(sources[-1]), "label")
+    return mains, sources
+
+
+def dataset_of(world, columns=("x", "label"), **options):
+    return H5Dataset(world[0], list(columns), allow_external=os.path.dirname(world[0][0]), **options)
+
+
+KEPT = {"kept": {}, "not kept": {"kept_bytes": 0}, "cached": {"kept_bytes": 0, "cache_size": 100}}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("columns", [("x", "label"), ("x",)])
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_source_that_changes(world, kept, columns, selected):
+    predicate = where(label=2) if selected else None
+    dataset = dataset_of(world, columns, predicate=predicate, **KEPT[kept])
+    for _ in range(2):
+        assert len(dataset[:]["x"]) == len(dataset) == (20 if selected else 80)
+    put(world[1][1], LABELS[::-1].copy())
+    half = len(dataset) // 2
+    assert len(dataset[:half]["x"]) == half, "the first file is as it was"
+    for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
+        if not selected and "label" not in columns:
+            assert dataset[:]["x"].tolist() == list(range(80))
+            continue
+        for _ in range(2):
+            with pytest.raises(StaleIndexError) as caught:
+                copy[half:]
+            for part in (world[0][1], "column 'label'", world[1][1]):
+                assert part in str(caught.value)
+    again = dataset_of(world, predicate=where(label=1))
+    assert again[:]["label"].tolist() == [1] * 20
+    assert again[10:]["x"].tolist() == [40 + row for row in range(40) if LABELS[::-1][row] == 1]
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_source_that_vanishes(world, kept):
+    dataset = dataset_of(world, predicate=where(label=2), **KEPT[kept])
+    assert len(dataset[:]["x"]) == 20
+    os.unlink(world[1][0])
+    with pytest.raises(MissingSourceError, match=rf"{world[0][0]}: column 'label' leads to {world[1][0]}, which no"):
+        dataset[:]
+
+
+@pytest.mark.parametrize("values", [LABELS / 2, LABELS[:7], LABELS.reshape(40, 1), LABELS.astype("S1")])
+def test_a_source_of_another_type_or_shape(world, values):
+    dataset = dataset_of(world)
+    put(world[1][1], values)
+    with pytest.raises(StaleIndexError, match="column 'label' leads to"):
+        dataset[50]
+
+
+def test_loader_workers_notice_too(world):
+    dataset = dataset_of(world, ["x"], predicate=where(label=2))
+    options = {"batch_size": 5, "multiprocessing_context": "fork"}
+    batches = DataLoader(dataset, num_workers=2, persistent_workers=True, **options)
+    assert sum(len(batch["x"]) for batch in batches) == 20
+    put(world[1][1], LABELS[::-1].copy())
+    for each in (batches, DataLoader(dataset, num_workers=1, **options)):
+        with pytest.raises(StaleIndexError, match="column 'label' leads to"):
+            list(each)
+
+
+def test_a_source_that_changes_amid_an_epoch(world):
+    batches = iter(loader(dataset_of(world, kept_bytes=0), 2, shuffle=False, threads=1))
+    assert next(batches)["label"].tolist() == [0, 1]
+    put(world[1][1], LABELS + 4)  # of the last half: the loader has read a few batches ahead
+    with pytest.raises(StaleIndexError, match="column 'label' leads to"):
+        list(batches)
+
+
+def test_each_source_is_looked_at_once_a_batch(tmp_path, monkeypatch):
+    """However many files lead to it, and columns."""
+    put(tmp_path / "labels.h5", LABELS)
+    for i in range(8):
+        with h5py.File(tmp_path / f"a{i}.h5", "w") as file:
+            file["x"] = np.arange(40)
+            file["label"] = file["other"] = h5py.ExternalLink("labels.h5", "label")
+    dataset = H5Dataset(f"{tmp_path}/a*.h5", allow_external=tmp_path, predicate=where(label=2))
+    dataset[:]
+    stat, looked = os.stat, []
+    monkeypatch.setattr(os, "stat", lambda path, *args, **options: looked.append(path) or stat(path, *args, **options))
+    dataset[:]
+    assert looked.count(str(tmp_path / "labels.h5")) == 1
+    assert len(dataset._source.plan.sources.paths) == 1
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 1)])
+def test_what_chose_the_samples_changes(tmp_path, shape):
+    """A label may be an array of one value a row, and is then read in another way."""
+    put(tmp_path / "labels.h5", (LABELS == 2).reshape(shape))
+    main = tmp_path / "a.h5"
+    with h5py.File(main, "w") as file:
+        file["fhr"] = np.arange(40.0)
+        file["cs_label"] = h5py.ExternalLink("labels.h5", "label")
+
+    def chosen():
+        return CombinedHDF5Dataset([main], ["fhr"], cs_label=True, allow_external=tmp_path)
+
+    dataset = chosen()
+    assert dataset[:]["fhr"].tolist() == np.flatnonzero(LABELS == 2).tolist()
+    put(tmp_path / "labels.h5", (LABELS == 3).reshape(shape))
+    with pytest.raises(StaleIndexError, match="column 'cs_label' leads to"):
+        dataset[:]
+    assert chosen()[:]["fhr"].tolist() == np.flatnonzero(LABELS == 3).tolist()
