@@ -4,7 +4,6 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks, text_of, with_blocks
 
-
 _RUN_ELSEWHERE = ["docs/frameworks.md"]
 """By tests/torch_data/frameworks_script.py, in two processes."""
 
