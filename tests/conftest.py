@@ -30,12 +30,17 @@ def pytest_collection_modifyitems(items):
         group = _group_of(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
-    # Its threads and memory stay in the process, and other tests count threads, measure memory, and fork.
-    items.sort(key=lambda item: _group_of(item) == "one cluster")
+    # The documents come with the other tests that share a Ray. It leaves threads and memory in the process, and tests of
+    # hdf5 and planning, which count threads, measure memory and fork, run before.
+    items.sort(key=lambda item: {"docs": "ray_data"}.get(_folder_of(item), _folder_of(item)))
+
+
+def _folder_of(item):
+    return item.path.relative_to(_FOLDER).parts[0]
 
 
 def _group_of(item):
-    return _GROUPS.get(item.path.relative_to(_FOLDER).parts[0])
+    return _GROUPS.get(_folder_of(item))
 
 
 _RAY_OPTIONS = {"num_cpus": 2, "object_store_memory": 256 << 20, "include_dashboard": False, "log_to_driver": False}
