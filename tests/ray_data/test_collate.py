@@ -11,8 +11,8 @@ from ray.train.torch import TorchTrainer
 
 import ray_h5
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.ray_data.collate import TorchCollate, as_device, to_device
-from ray_h5.ray_data.train import train_batches
+from ray_h5.ray_data.training.collate import TorchCollate, as_device, to_device
+from ray_h5.ray_data.training.train_batches import train_batches
 
 BATCH = {
     "f4": np.arange(6, dtype="f4").reshape(2, 3),
@@ -109,9 +109,9 @@ def test_dtypes_by_the_names_of_numpy(dtype):
 
 @pytest.mark.parametrize("dtype", ["floaty", "U3", "M8[s]", 3, ["f4"], object, "f4,f4"])
 def test_what_is_no_dtype_is_an_error(dtype):
-    with pytest.raises(OptionError, match=r"dtypes: .* is no dtype of torch; expected one such as"):
+    with pytest.raises(OptionError, match=r"dtypes: .* is not a dtype of torch; expected one such as"):
         TorchCollate(dtype)
-    with pytest.raises(OptionError, match=r"dtypes: .* for column 'f4' is no dtype of torch"):
+    with pytest.raises(OptionError, match=r"dtypes: .* for column 'f4' is not a dtype of torch"):
         TorchCollate({"f4": dtype})
 
 
@@ -123,7 +123,7 @@ def test_half_of_a_complex_column_is_not_dropped():
 
 
 def test_none_is_no_dtype_of_a_column():
-    with pytest.raises(OptionError, match="dtypes: None for column 'f4' is no dtype"):
+    with pytest.raises(OptionError, match="dtypes: None for column 'f4' is not a dtype"):
         TorchCollate({"f4": None})
 
 

@@ -15,7 +15,8 @@ from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.epoch.position import Position
 from ray_h5.planning.predicates.criteria import where as arrow_where
-from ray_h5.ray_data.internals import datasources
+from ray_h5.ray_data.epochs.set_epoch import running_epoch
+from ray_h5.ray_data.internals.logical_plans import datasources
 from tests.planning.kit import plan_files
 
 from .kit import ids_of, write_chunked
@@ -327,8 +328,8 @@ def test_without_order_each_row_still_comes_once(paths):
     ds = read(paths, preserve_order=False, name="unordered")
     ds.context.execution_options.preserve_order = False
     assert sorted(ids_of(ds)) == list(range(150))
-    found = ray_h5.ray_data.epochs.running("unordered")
-    assert not found.in_order
+    with pytest.raises(PositionError, match="'unordered' is read without order"):
+        running_epoch("unordered").position(8)
 
 
 def test_a_seed_that_was_drawn_is_logged(paths, caplog):

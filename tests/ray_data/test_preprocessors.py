@@ -26,8 +26,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.planning.epoch.order import row_keys
-from ray_h5.ray_data.batches import names_of
-from ray_h5.ray_data.preprocessors import PreprocessorNotFittedError, Standardize
+from ray_h5.ray_data.preprocessing.batch_formats import names_of
+from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
 from ray_h5.torch_data import H5Dataset
 from ray_h5.transforms import GaussianNoise, Scaler, SpecAugment, load_scalers, save_scalers
 
@@ -194,7 +194,7 @@ def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
     batches = iter(ds.iter_batches(batch_size=8))
     next(batches)
     del batches
-    ray_h5.set_epoch("amid", 0, position=ray_h5.ray_data.epochs.running("amid").position(8))
+    ray_h5.set_epoch("amid", 0, position=ray_h5.ray_data.epochs.set_epoch.running_epoch("amid").position(8))
     mapped = ds.map_batches(lambda batch: batch)
     assert Standardize(["epoch"]).fit(ds).scalers["epoch"].moments.count == 50
     assert Standardize(["epoch"]).fit(mapped).scalers["epoch"].moments.count == 50
@@ -346,9 +346,9 @@ def test_options_may_be_integers_of_numpy(signals):
 
 def test_what_is_no_standardize(tmp_path):
     for text in ("{", "[]", "{}", '{"columns": ["x"], "axis": null, "scalers": {"x": {}}}'):
-        with pytest.raises(OptionError, match="expected what Standardize"):
+        with pytest.raises(OptionError, match="expected a result of Standardize"):
             Standardize.from_json(text)
-    with pytest.raises(OptionError, match="expected what Standardize"):
+    with pytest.raises(OptionError, match="expected a result of Standardize"):
         Standardize.from_json(None)
     (tmp_path / "s.npz").write_bytes(b"x")
     with pytest.raises(CorruptFileError):
@@ -382,7 +382,7 @@ def test_a_state_that_is_damaged(path, value):
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    with pytest.raises(OptionError, match="expected what Standardize"):
+    with pytest.raises(OptionError, match="expected a result of Standardize"):
         Standardize.from_json(json.dumps(state))
 
 
@@ -467,7 +467,7 @@ def test_what_is_no_batch():
     standardize = fitted_without_ray()
     for call in (standardize.transform_batch, standardize.inverse_transform_batch):
         for found in (np.arange(4.0), [1, 2], None):
-            with pytest.raises(OptionError, match=r"expected a batch, .* found .*; of one array make"):
+            with pytest.raises(OptionError, match=r"expected a batch, .* found .*; pass one array as"):
                 call(found)
         with pytest.raises(UnknownColumnError, match=r"no column 'x'\. There is: 0\.$"):
             call(pd.DataFrame({0: [1.0]}))
@@ -488,7 +488,7 @@ def test_rows_of_many_shapes_are_an_error_before_any_task(signals):
         return {"wide": rows, "label": batch["label"]}
 
     ds = read(signals).map_batches(ragged).materialize()
-    with pytest.raises(SchemaMismatchError, match="column 'wide': its rows have shapes of their own"):
+    with pytest.raises(SchemaMismatchError, match="column 'wide': its rows differ in shape"):
         standardize.transform(ds)
     assert rows_of(Standardize(["label"]).fit(ds).transform(ds), "label").dtype == np.float32
 

@@ -21,9 +21,10 @@ import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.epoch.order import row_keys
-from ray_h5.ray_data.epochs import running, set_own_epoch
-from ray_h5.ray_data.internals import datasources, workers_that_share
-from ray_h5.ray_data.train import TrainBatches
+from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_own_epoch
+from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.internals.shards import workers_that_share
+from ray_h5.ray_data.training.train_batches import TrainBatches
 from tests.planning.kit import plan_files
 
 from .kit import ids_of, write_chunked
@@ -61,7 +62,7 @@ def run(ds, name, world_size, steps, position=None, epoch=1):
     found = ray.get([consume.remote(shard, steps) for shard in shards])
     had = [[row for batch in share for row in batch] for share in found]
     assert len({len(share) for share in had}) == 1
-    return had, running(name).position(len(had[0]))
+    return had, running_epoch(name).position(len(had[0]))
 
 
 @pytest.mark.parametrize(("first", "second", "third", "block_rows"), [(2, 2, 2, 8), (2, 3, 1, 16)])
@@ -104,7 +105,7 @@ def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
         shards = [each[name] for each in ray_h5.data_config().configure({name: ds}, 2, None, None)]
         found = ray.get([consume.remote(shard, steps) for shard in shards])
         rows = [[row for batch in share for row in batch] for share in found]
-        return rows[0] + rows[1], running(name).position(len(rows[0]))
+        return rows[0] + rows[1], running_epoch(name).position(len(rows[0]))
 
     name = f"whole_{work.__name__}"
     had, position = part(3)
@@ -114,7 +115,7 @@ def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
 
 
 def test_blocks_of_other_datasets_are_left_to_ray(paths, monkeypatch):
-    monkeypatch.setattr(ray_h5.ray_data.train, "with_whole_blocks", None)
+    monkeypatch.setattr(ray_h5.ray_data.training.data_config, "with_whole_blocks", None)
     ray_h5.data_config().configure({"other": ray.data.range(8)}, 2, None, None)
     with pytest.raises(TypeError, match="not callable"):
         ray_h5.data_config().configure({"ours": read(paths, "ours")}, 2, None, None)
@@ -124,10 +125,10 @@ def test_only_the_iteration_after_the_position_is_shortened(paths):
     ds = read(paths, "once")
     set_epoch("once", 1)
     assert ids_of(ds) == order_of(paths, 1)
-    position = running("once").position(24)
+    position = running_epoch("once").position(24)
     set_epoch("once", 1, position=position)
     assert ids_of(ds) == order_of(paths, 1)[24:]
-    assert running("once").position(16).done == (*position.done, *running("once").position(16).done[1:])
+    assert running_epoch("once").position(16).done == (*position.done, *running_epoch("once").position(16).done[1:])
     assert ids_of(ds) == order_of(paths, 2)
     set_epoch("once", 1, position=position)
     assert ds.count() == 150  # of an epoch, wherever it is gone on from
@@ -137,7 +138,7 @@ def test_only_the_iteration_after_the_position_is_shortened(paths):
 def test_what_is_not_iterated_has_no_position(paths):
     read(paths, "fresh")
     with pytest.raises(OptionError, match="'fresh' has not been iterated yet"):
-        running("fresh")
+        running_epoch("fresh")
 
 
 # Ray Train ---------------------------------------------------------------------------------------
@@ -354,7 +355,7 @@ def test_there_is_no_position_where_rows_may_change_whoever_iterates(paths, work
             batches.position()
     list(ds.iter_batches())
     with pytest.raises(PositionError, match="may change the number of rows"):
-        running(name).position(8)
+        running_epoch(name).position(8)
     kept = read(paths, name).map_batches(lambda batch: batch, udf_modifying_row_count=False)
     assert first_batch(of_ray(kept, name, 1)[0], name).position().rows == BATCH
 
@@ -367,7 +368,7 @@ def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
     def position(ds, workers, equal=True, said=2):
         set_epoch(name, 1, world_size=said)
         ray.get([consume.remote(shard, 100) for shard in ds.streaming_split(workers, equal=equal)])
-        return running(name).position(8)
+        return running_epoch(name).position(8)
 
     assert position(ds, 2).world_size == 2
     with pytest.raises(PositionError, match=r"may join or cut blocks for MapBatches.*data_config\(\)"):
@@ -398,7 +399,7 @@ def test_what_is_in_memory_cannot_go_on(paths):
 def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
     ds = read(paths, "base")
     configured(ds.map_batches(twice), caplog, 2)
-    assert [source.epochs.rows_are_kept for source in datasources(ds)] == [True]
+    assert [source.epochs.is_resumable for source in datasources(ds)] == [True]
     batches = batches_of(ds, "base", 0)
     next(iter(batches))
     assert batches.position().rows == BATCH
@@ -406,7 +407,7 @@ def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(path
 
 def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths, monkeypatch):
     """Two workers of a trainer whose ``datasets_to_split`` leaves it out."""
-    monkeypatch.setattr(ray_h5.ray_data.epochs, "_world_size", lambda: 2)
+    monkeypatch.setattr(ray_h5.ray_data.epochs.set_epoch, "_world_size", lambda: 2)
     ds = read(paths, "whole")
     shard = ray_h5.data_config(datasets_to_split=[]).configure({"whole": ds}, 2, None, None)[0]["whole"]
     batches = TrainBatches(shard, "whole", 1, None, torch.device("cpu"), {"batch_size": BATCH})
@@ -438,10 +439,10 @@ def test_workers_that_read_the_whole_may_be_in_different_epochs(paths):
     set_own_epoch("own", 1)
     ray.get(set_elsewhere.remote("own", 3))
     assert ids_of(ds) == order_of(paths, 1)
-    assert running("own").start.epoch == 1
+    assert running_epoch("own").start.epoch == 1
     set_epoch("own", 2)  # from here on they are told together
     assert ids_of(ds) == order_of(paths, 2)
-    assert running("own").start.epoch == 2
+    assert running_epoch("own").start.epoch == 2
 
 
 def test_it_is_known_how_many_workers_share_a_dataset(paths):
@@ -486,13 +487,13 @@ def test_a_position_is_of_the_epoch_that_is_iterated(paths):
 FIRST = """
 import itertools, json, sys
 import ray_h5
-from ray_h5.ray_data.epochs import running
+from ray_h5.ray_data.epochs.set_epoch import running_epoch
 
 options = {"columns": ["x", "label"], "include_row_ids": True, "block_rows": 8}
 train = ray_h5.read_h5(sys.argv[1:], shuffle=True, name="first", **options)
 batches = itertools.islice(train.iter_batches(batch_size=8), 6)
 rows = [row for batch in batches for row in batch["row_id"].tolist()]
-print(json.dumps([rows, running("first").position(48).to_dict()]))
+print(json.dumps([rows, running_epoch("first").position(48).to_dict()]))
 """
 
 
@@ -534,7 +535,7 @@ def test_a_seed_that_was_given_is_kept_and_named(paths):
     ds = read(paths, "given")
     set_epoch("given", 1)
     assert len(ids_of(ds)) == 150
-    held = running("given").position(16).to_dict()
+    held = running_epoch("given").position(16).to_dict()
     for options, expected in [
         ({"shuffle": Shuffle("auto", 9)}, "What differs: seed 7, not 9. Read .* with shuffle=Shuffle"),
         ({"shuffle": "rows"}, "What differs: seed 7, not 0; shuffled by chunks, not shuffled by rows"),
@@ -552,14 +553,14 @@ def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_d
     first = read(paths, "lasting", shuffle=True)
     set_epoch_of(1)
     ids_of(first)
-    position = running("lasting").position(64)
+    position = running_epoch("lasting").position(64)
     expected = [ids_of(first)]  # epoch 2
     set_epoch_of(1)
     expected.insert(0, ids_of(first)[64:])
     second = read(paths, "lasting", shuffle=True)
     set_epoch_of(1, position=position)
     assert [ids_of(second), ids_of(second)] == expected
-    assert running("lasting").start.seed == position.seed
+    assert running_epoch("lasting").start.seed == position.seed
     set_epoch_of(2)
     assert ids_of(second) == expected[1]
     third = read(paths, "lasting", shuffle=True)

@@ -10,7 +10,7 @@ import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.ray_data.preprocessors import Standardize
+from ray_h5.ray_data.preprocessing.standardize import Standardize
 
 if TYPE_CHECKING:
     import ray.data

@@ -13,7 +13,7 @@ from ray_h5.bench.measure import Result
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.workloads import make_workload
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.collate import TorchCollate, to_device
+from ray_h5.ray_data.training.collate import TorchCollate, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

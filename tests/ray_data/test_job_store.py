@@ -15,9 +15,10 @@ from ray import tune
 import ray_h5
 from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.epochs import running
-from ray_h5.ray_data.internals import stored_keys
-from ray_h5.ray_data.train import TrainBatches
+from ray_h5.ray_data.epochs.job_store import JobStore
+from ray_h5.ray_data.epochs.set_epoch import running_epoch
+from ray_h5.ray_data.internals.cluster import stored_keys
+from ray_h5.ray_data.training.train_batches import TrainBatches
 from tests.planning.kit import plan_files
 
 from .kit import ids_of, write_chunked
@@ -85,7 +86,7 @@ def test_names_outlive_the_process_that_read_the_first(paths):
     ray.get(second.set.remote("of the driver", 2))
     set_epoch("of the second", 3)
     assert ids_of(ds) == order_of(paths, 2)
-    assert running("of the driver").start.epoch == 2
+    assert running_epoch("of the driver").start.epoch == 2
     assert ray.get(second.ids.remote()) == order_of(paths, 3)
     assert len(ids_of(read(paths, "later"))) == 150
 
@@ -167,8 +168,8 @@ found = [[row for batch in ds.iter_batches() for row in batch["row_id"].tolist()
 if epoch == 1:
     ray.shutdown()
 else:
-    while ray_h5.ray_data.internals.state.jobs()[0] and sum(not each["IsDead"] for each in
-            ray_h5.ray_data.internals.state.jobs()) > 2:
+    while ray_h5.ray_data.internals.cluster.state.jobs()[0] and sum(not each["IsDead"] for each in
+            ray_h5.ray_data.internals.cluster.state.jobs()) > 2:
         time.sleep(0.02)
     found.append([row for batch in ds.iter_batches() for row in batch["row_id"].tolist()])
 print(json.dumps(found))
@@ -196,6 +197,6 @@ def test_two_drivers_in_one_namespace_and_nothing_is_left_of_them(paths, tmp_pat
     began = time.monotonic()
     while (jobs := {key.partition("/")[0] for key in stored_keys("")}) != {here} and time.monotonic() < began + 20:
         time.sleep(0.1)  # until Ray knows that the drivers have ended
-        ray_h5.ray_data.board.Board(here).sweep()
+        JobStore(here).delete_ended_jobs()
     assert jobs == {here}
     assert ids_of(ds) == order_of(paths, 2)

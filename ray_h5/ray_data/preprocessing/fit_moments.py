@@ -1,4 +1,4 @@
-"""The moments of columns of a dataset, in one pass of tasks that keep nothing else of it."""
+"""Moments of the columns of a dataset, in one pass; each task returns only the moments of its block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ray.data.expressions import col
 from ray_h5 import errors
 from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.ray_data.batches import with_column
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.ray_data.datasource import each_row_once
+from ray_h5.ray_data.preprocessing.batch_formats import with_column
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def fit_moments(
     sample_rows: int | None,
     seed: int,
 ) -> dict[str, Moments]:
-    """Return the moments of columns of a dataset, each of its rows read once, or of a sample of its rows.
+    """Return the moments of columns over all rows of a dataset, each read once, or over a sample of its rows.
 
     Raises
     ------
     UnknownColumnError
         If a column is missing.
     NonFiniteError
-        If a value is not finite, as `nan_policy` says.
+        If a value is infinite, or is NaN and `nan_policy` is "raise".
     NotFittedError
         If there are no rows.
     """
@@ -54,39 +54,40 @@ def fit_moments(
             moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part
     if not moments and sample_rows is not None and ds.take(1):
         raise NotFittedError(
-            f"sample_rows={sample_rows}: none of the rows that were drawn was read. Either they are another choice in "
-            "each execution, as behind random_shuffle().limit(n): materialize() the dataset first; or the draw, which "
-            "without a column row_id is by chance, came out empty: use more sample_rows."
+            f"sample_rows={sample_rows}: none of the rows that were drawn was read. Either each execution has other "
+            "rows, as after random_shuffle().limit(n): materialize() the dataset first; or the draw, which is by "
+            "chance without a column row_id, was empty: use more sample_rows."
         )
     if not moments:
-        raise NotFittedError("the dataset has no rows; expected some to fit on")
+        raise NotFittedError("the dataset has no rows; expected at least one to fit on")
     return moments
 
 
 def _selected(ds: ray.data.Dataset, columns: Sequence[str]) -> ray.data.Dataset:
-    """Leave nothing but the columns, and which rows they are of, to be read."""
+    """Return the dataset with these columns alone, and the columns that identify and mark rows."""
     schema = ds.schema(fetch_if_missing=False)
     if schema is None:
-        # Not known without running something: the tasks find out, and read what they must.
+        # The schema is unknown without running a task, so the tasks read all columns.
         return ds
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise UnknownColumnError(no_column(missing, schema.names))
-    return ds.select_columns(list(dict.fromkeys([*columns, *_origins(schema.names)])))
+    return ds.select_columns(list(dict.fromkeys([*columns, *_identifying(schema.names)])))
 
 
-def _origins(names: Sequence[str]) -> list[str]:
+def _identifying(names: Sequence[str]) -> list[str]:
+    """Return the columns that identify rows and mark padding, of those that there are."""
     return [spec.name for spec in (ROW_ID_SPEC, IS_PADDING_SPEC) if spec.name in names]
 
 
 def _sampled(ds: ray.data.Dataset, rows: int | None, seed: int) -> ray.data.Dataset:
     if rows is None:
         return ds
-    schema = ds.schema()  # behind a function of the user it takes a few rows to know it
+    schema = ds.schema()  # after a function of the user Ray runs a few rows to find it
     if schema is not None and ROW_ID_SPEC.name in schema.names:
-        ids = _ids_of(ds.select_columns(_origins(schema.names)))
+        ids = _ids_of(ds.select_columns(_identifying(schema.names)))
         unique = np.unique(ids)
-        # In a union of several reads an id may be that of several rows: it cannot choose one of them.
+        # In a union of several reads one id may belong to several rows, and then does not identify a row.
         if len(unique) == len(ids):
             drawn = np.random.default_rng(seed).choice(unique, min(rows, len(unique)), replace=False)
             return ds.filter(expr=col(ROW_ID_SPEC.name).is_in(np.sort(drawn).tolist()))
@@ -95,13 +96,13 @@ def _sampled(ds: ray.data.Dataset, rows: int | None, seed: int) -> ray.data.Data
 
 
 def _ids_of(ds: ray.data.Dataset) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the row ids of a dataset, one a row."""
+    """Return the row id of each row of a dataset."""
     batches = map(_without_padding, ds.iter_batches(batch_size=None))
     return np.concatenate([np.empty(0, np.int64), *(batch[ROW_ID_SPEC.name] for batch in batches)])
 
 
 def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rows that pad nothing: data that is already in memory may hold some that do."""
+    """Return the rows of a batch that are not padding. Data that is already in memory may have padding rows."""
     padding = batch.get(IS_PADDING_SPEC.name)
     if padding is None or padding.dtype != np.bool_ or padding.ndim != 1 or not padding.any():
         return batch
@@ -109,7 +110,7 @@ def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _row_ids(batch: Mapping[str, Any]) -> Any:
-    """Return the row ids of a batch, None if it has none, or the user's column of that name is something else."""
+    """Return the row ids of a batch; None if it has none, or the user has a column of that name with other values."""
     ids = batch.get(ROW_ID_SPEC.name)
     return ids if ids is not None and ids.dtype.kind in "iu" and ids.ndim == 1 else None
 
@@ -117,7 +118,7 @@ def _row_ids(batch: Mapping[str, Any]) -> Any:
 def _partial_moments(
     batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
 ) -> dict[str, Any]:
-    """Return the moments of a block as one row, or the error, which Ray would hide under one of its own."""
+    """Return the moments of a block as one row; or the error, as Ray would wrap an error that is raised."""
     batch = _without_padding(batch)
     try:
         call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=_row_ids(batch))

@@ -15,29 +15,29 @@ from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnErro
 from ray_h5.messages import no_column
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
-"""A dtype of torch, or what numpy takes for one, such as a name; ``"bfloat16"`` too."""
+"""A dtype of torch or numpy, or its name; ``"bfloat16"`` too."""
 
 TorchBatch = dict[str, Any]
-"""A tensor a column; columns that are no numbers stay numpy arrays."""
+"""A tensor a column; columns that hold no numbers stay numpy arrays."""
 
 
 class TorchCollate(NumpyBatchCollateFn):
-    """Turns a batch into tensors: views of it, unless a dtype or pinning asks for a copy.
+    """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
 
-    Columns of strings and other values that torch lacks stay numpy arrays.
+    Columns of strings and of other values that torch does not have stay numpy arrays.
 
     Parameters
     ----------
     dtypes : dtype, or mapping of str to dtype, optional
-        A dtype for all floating columns, or for those named: torch's, or numpy's and its names;
-        ``torch.bfloat16`` and ``torch.float16`` for mixed precision. By default dtypes are kept.
+        A dtype for all floating columns, or for the columns named: a dtype of torch or numpy, or its name.
+        ``torch.bfloat16`` and ``torch.float16`` are for mixed precision. By default dtypes stay as they are.
     pin_memory : bool
         Put tensors into page-locked memory, from which a GPU copies while it computes.
 
     Raises
     ------
     OptionError
-        If a dtype is none that torch has, or there is no accelerator to pin memory for.
+        If torch does not have a dtype, or there is no accelerator to pin memory for.
     """
 
     def __init__(self, dtypes: Dtype | Mapping[str, Dtype] | None = None, pin_memory: bool = False) -> None:
@@ -48,8 +48,8 @@ class TorchCollate(NumpyBatchCollateFn):
             self._dtypes = None if dtypes is None else _as_dtype(dtypes)
         if pin_memory and not torch.accelerator.is_available():
             raise OptionError(
-                f"pin_memory={pin_memory!r}: torch finds no accelerator that would copy from such memory; leave it "
-                "out, and memory is pinned where the device is a GPU"
+                f"pin_memory={pin_memory!r}: torch finds no accelerator that copies from pinned memory; leave it out, "
+                "and memory is pinned where the device is a GPU"
             )
         self._pin = pin_memory
 
@@ -64,47 +64,47 @@ class TorchCollate(NumpyBatchCollateFn):
             if isinstance(self._dtypes, Mapping) and name in self._dtypes:
                 raise UnsupportedColumnError(
                     f"dtypes: column {name!r} has dtype {values.dtype}, expected numbers for {self._dtypes[name]}; "
-                    "leave it out, it stays a numpy array"
+                    "leave it out of dtypes, and it stays a numpy array"
                 )
             return values
         with warnings.catch_warnings():
-            # The array may be a view of Ray's object store, which is not to be written to.
+            # The array may be a view of Ray's object store, which is read-only.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             tensor = torch.as_tensor(values)
         dtype = self._dtypes.get(name) if isinstance(self._dtypes, Mapping) else self._dtypes
         if dtype is not None and (isinstance(self._dtypes, Mapping) or tensor.is_floating_point()):
             if tensor.is_complex() and not dtype.is_complex:
                 raise UnsupportedColumnError(
-                    f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep the real part alone"
+                    f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"
                 )
             tensor = tensor.to(dtype)
         return tensor.pin_memory() if self._pin else tensor
 
 
 def _as_dtype(dtype: object, where: str = "") -> torch.dtype:
-    """Return torch's dtype of that name, or of numpy's dtype."""
+    """Return the dtype of torch for a name or a dtype of numpy."""
     if isinstance(dtype, torch.dtype):
         return dtype
     named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
     if isinstance(named, torch.dtype):  # numpy has no bfloat16
         return named
     try:
-        # numpy takes None for float64; a bare object is nothing that torch has.
+        # numpy takes None for float64, so None becomes object, which torch does not have.
         wanted = np.dtype(object if dtype is None else dtype)  # type: ignore[call-overload]
         return torch.from_numpy(np.empty(0, wanted.newbyteorder("="))).dtype
     except (TypeError, ValueError) as exc:
         raise OptionError(
-            f"dtypes: {dtype!r}{where} is no dtype of torch; expected one such as torch.float16, or 'float16'"
+            f"dtypes: {dtype!r}{where} is not a dtype of torch; expected one such as torch.float16, or 'float16'"
         ) from exc
 
 
 def to_device(batches: Iterable[TorchBatch], device: torch.device) -> Iterator[TorchBatch]:
-    """Move batches to a device; to a GPU one ahead, while the one before is computed on.
+    """Move batches to a device; to a GPU one batch ahead, while the model computes on the one before.
 
     Parameters
     ----------
     batches : iterable of dict
-        With tensors in pinned memory, for the copies to overlap.
+        Copies overlap with computing if the tensors are in pinned memory.
     device : torch.device
         The device.
     """
@@ -135,7 +135,7 @@ def _handed_over(batch: TorchBatch, side: torch.cuda.Stream, device: torch.devic
     current.wait_stream(side)
     for value in batch.values():
         if isinstance(value, torch.Tensor):
-            # Its memory is not to be reused while the training stream still computes with it.
+            # Without this its memory could be reused while the training stream still computes with it.
             value.record_stream(current)
     return batch
 
@@ -148,12 +148,12 @@ def _moved(batch: TorchBatch, device: torch.device) -> TorchBatch:
 
 
 def as_device(device: str | int | torch.device) -> torch.device:
-    """Return a device that is there.
+    """Return a device that exists.
 
     Raises
     ------
     OptionError
-        If it is no device, or one that torch does not find.
+        If it is not a device, or torch does not find it.
     """
     try:
         found = torch.device(device)
@@ -162,11 +162,11 @@ def as_device(device: str | int | torch.device) -> torch.device:
         if found.type != "meta" and not missing:
             torch.empty(0, device=found)
             return found
-    # A backend that is not there is told by any of these.
+    # torch raises any of these for a backend that is missing.
     except (RuntimeError, TypeError, AssertionError, ImportError) as exc:
-        reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # what follows lists all backends
+        reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # the rest lists all backends
     raise OptionError(
-        f"device={str(device) if isinstance(device, torch.device) else device!r}: {reason}. Expected 'auto', which is "
-        "what Ray Train gave to this worker, 'cpu', or a device that is there, such as 'cuda'; for GPUs, ask the "
+        f"device={str(device) if isinstance(device, torch.device) else device!r}: {reason}. Expected 'auto', the "
+        "device that Ray Train gave to this worker, 'cpu', or a device that exists, such as 'cuda'; for GPUs, ask the "
         "trainer (ScalingConfig(use_gpu=True)) on a machine that has them."
     )

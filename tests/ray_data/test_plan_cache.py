@@ -14,8 +14,8 @@ from ray.data.expressions import col, lit
 import ray_h5
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.predicates.evaluate import fingerprint
-from ray_h5.ray_data.internals import datasources
-from ray_h5.ray_data.tasks import Plans
+from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.plan_cache import PlanCache
 
 from .kit import ids_of
 
@@ -56,7 +56,7 @@ def test_what_another_process_needs_for_a_plan_goes_with_the_dataset(filtered):
 def test_a_plan_that_others_took_the_place_of_is_still_read(filtered):
     (source,) = datasources(filtered)
     plan = source.plan()
-    plans = Plans()
+    plans = PlanCache()
     assert ray.get(plans.reference(plan)).num_rows == plan.num_rows
 
 
@@ -134,7 +134,7 @@ def test_what_two_expressions_are_told_apart_by():
 
 
 def test_a_plan_whose_predicate_cannot_be_written_down_is_made_again():
-    plans, made = Plans(), []
+    plans, made = PlanCache(), []
     by_number = pc.field(0) > 1
     assert fingerprint(by_number) is None
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Batches as users have them -> arrays of their columns, and back: dicts, pandas frames, Arrow tables."""
+"""Batches of users, which are dicts, pandas frames or Arrow tables, to arrays of their columns and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names_of(batch: Any) -> list[str]:
     Raises
     ------
     OptionError
-        If it is no batch.
+        If it is not a batch.
     """
     if isinstance(batch, pa.Table):
         return list(batch.column_names)
@@ -31,21 +31,21 @@ def names_of(batch: Any) -> list[str]:
         return list(batch)
     raise OptionError(
         f"expected a batch, {{column: array or tensor}}, a pandas.DataFrame or a pyarrow.Table, found "
-        f"{type(batch).__name__}; of one array make {{column: array}}"
+        f"{type(batch).__name__}; pass one array as {{column: array}}"
     )
 
 
 def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
-    """Return a batch of the same kind, those of its columns changed that have these names.
+    """Return a batch of the same type in which the columns of these names are changed.
 
     Parameters
     ----------
     batch : mapping, pandas.DataFrame or pyarrow.Table
-        A mapping holds arrays or tensors, of one row too.
+        A mapping holds arrays or tensors; it may be one row.
     names : iterable of str
-        Columns; those that the batch lacks are left out.
+        Columns; names that the batch does not have are skipped.
     change : callable
-        Gets {column: array} and returns that.
+        Takes {column: array} and returns the same mapping with new arrays.
     """
     found = set(names_of(batch))
     wanted = [name for name in names if name in found]
@@ -57,7 +57,7 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
 
 
 def with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
-    """Call with a column of the batch; an error begins with its name."""
+    """Return `call` of a column of the batch; the message of an error begins with the name of the column."""
     if name not in batch:
         raise UnknownColumnError(no_column([name], batch))
     try:
@@ -75,7 +75,7 @@ def as_array(name: str, column: BlockColumn) -> np.ndarray[Any, Any]:
 
 def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:
     for name, array in arrays.items():
-        # Ray would make objects of an array that has several axes and no rows.
+        # Ray would turn an array with several axes and no rows into objects.
         column = ArrowTensorArray.from_numpy(array, column_name=name) if array.ndim > 1 else pa.array(array)
         table = table.set_column(table.column_names.index(name), name, column)
     return table
@@ -92,20 +92,20 @@ def _changed_frame(frame: pd.DataFrame, arrays: Mapping[str, Any]) -> pd.DataFra
 
 
 def _as_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of arrays, which is how a frame holds them."""
+    """Return an array of the rows as objects, as a frame holds them."""
     rows = np.empty(len(array), dtype=object)
     rows[:] = list(array)
     return rows
 
 
 def _arrays(columns: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return columns of a frame or table as arrays, without objects that have no rows, of which nothing is known."""
+    """Return columns of a frame or table as arrays, without columns of objects and no rows: their type is unknown."""
     arrays = {name: _stacked(name, values) for name, values in columns.items()}
     return {name: array for name, array in arrays.items() if len(array) or array.dtype != object}
 
 
 def _stacked(name: str, column: pd.Series | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a column of a frame or table as one array, rows that are arrays put on each other."""
+    """Return a column of a frame or table as one array; rows that are arrays are stacked."""
     values = np.asarray(column)
     if values.dtype != object or not len(values) or not isinstance(values[0], (np.ndarray, list)):
         return values

@@ -1,4 +1,4 @@
-"""Preprocessors of Ray over the arithmetic of `ray_h5.transforms`."""
+"""`Standardize`, a preprocessor of Ray that scales columns by their mean and deviation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ray_h5.errors import (
 )
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer
-from ray_h5.ray_data.batches import changed, names_of, with_column
-from ray_h5.ray_data.fitting import fit_moments
+from ray_h5.ray_data.preprocessing.batch_formats import changed, names_of, with_column
+from ray_h5.ray_data.preprocessing.fit_moments import fit_moments
 from ray_h5.transforms.files import read_scalers, save_scalers
 from ray_h5.transforms.moments import Axis, NanPolicy, check_axis, check_nan_policy
 from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
@@ -34,37 +34,37 @@ __all__ = ["PreprocessorNotFittedError", "Standardize"]
 
 
 class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException):
-    """A preprocessor is used before it is fitted; Ray's error of that name, and one of ours."""
+    """A preprocessor is used before it is fitted; both Ray's error of that name and a `RayH5Error`."""
 
 
 class Standardize(Preprocessor):
     """Standardize columns: (x - mean) / (std + epsilon).
 
-    `fit` reads each row once, whatever ``tail`` makes of an epoch, in tasks that keep nothing but moments, in
-    float64; rows that the column ``is_padding`` marks do not count. Fit on the training split alone, or the
-    validation split is no longer unseen. `transform` fuses into the tasks that read.
+    `fit` reads each selected row once, without tail handling, in tasks that return only moments, in float64. Rows that
+    the column ``is_padding`` marks do not count. Fit on the training split alone, or the validation split is no longer
+    unseen. `transform` fuses into the tasks that read.
 
     Parameters
     ----------
     columns : sequence of str
         The columns, each of numbers or booleans.
     axis : int, tuple of int or None
-        The axes that mean and deviation are taken over, as in numpy's ``mean`` of a batch, rows first: 0
-        for each element of a row by itself, (0, 2) for each channel of (n, channels, time), None for one
-        mean and deviation of the whole column.
+        The axes that mean and deviation are taken over, as in numpy's ``mean`` of a batch; axis 0 is the rows. 0
+        scales each element of a row separately, (0, 2) each channel of (n, channels, time); None uses one mean and
+        one deviation for the whole column.
     epsilon : float
         Added to the deviation.
     nan_policy : {"raise", "omit"}
-        What a NaN does while fitting: raise an error, or be left out. `transform` leaves NaN what it is. The
-        error tells the row if the dataset has the column ``row_id``.
+        A NaN raises an error while fitting, or is left out. `transform` keeps NaN. The error names the row if the
+        dataset has the column ``row_id``.
     constant : {"raise", "one"}
-        What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
+        A deviation of 0 raises an error, or counts as 1, so that all values of the column become 0.
     sample_rows : int, optional
-        Fit on that many rows, drawn at random: exactly so many, without reading the others, if the dataset
-        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``) and no id in it twice, as a union of
-        two reads has; else about so many.
+        Fit on that many rows, drawn at random. The number is exact, and the other rows are not read, if the dataset
+        has the column ``row_id`` (``read_h5(..., include_row_ids=True)``) and each id once; a union of two reads has
+        ids twice. Otherwise the number is approximate.
     seed : int
-        Of that draw.
+        The seed of that draw.
 
     Raises
     ------
@@ -73,9 +73,9 @@ class Standardize(Preprocessor):
 
     Notes
     -----
-    Its methods raise `PreprocessorNotFittedError` before `fit`, `UnknownColumnError` where a column is
-    missing, `SchemaMismatchError` where rows have another shape than when fitted; `fit` raises
-    `ConstantColumnError` and `NonFiniteError` as said above.
+    Its methods raise `PreprocessorNotFittedError` before `fit`, `UnknownColumnError` where a column is missing, and
+    `SchemaMismatchError` where rows have another shape than those it was fitted on. `fit` raises `ConstantColumnError`
+    and `NonFiniteError`, see `constant` and `nan_policy`.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class Standardize(Preprocessor):
 
     @property
     def scalers(self) -> dict[str, Scaler]:
-        """The fitted scalers by column, which work without Ray."""
+        """The fitted scalers by column. They work without Ray."""
         self._check_fitted()
         return dict(self.stats_)
 
@@ -125,19 +125,19 @@ class Standardize(Preprocessor):
         Parameters
         ----------
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
-            A batch, or a mapping of one row; the result is of the same kind. Lists of a table become tensors.
+            A batch, or a mapping of one row; the result has the same type. Lists in a table become tensors.
         """
         self._check_fitted()
         self._check_there(names_of(data))
         return changed(data, self.columns, partial(self._scaled, Scaler.transform, batched=_is_batch(data)))
 
     def inverse_transform_batch(self, data: Any) -> Any:
-        """Return a batch with those of its columns that were fitted back in their own units.
+        """Return a batch with its fitted columns back in their own units.
 
         Parameters
         ----------
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
-            Standardized values; at least one of the fitted columns. The result is of the same kind.
+            Standardized values of at least one of the fitted columns. The result has the same type.
         """
         self._check_fitted()
         if not set(self.columns) & set(names_of(data)):
@@ -145,23 +145,23 @@ class Standardize(Preprocessor):
         return changed(data, self.columns, partial(self._scaled, Scaler.inverse, batched=_is_batch(data)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return options and fitted moments as what JSON has; nothing is lost."""
+        """Return options and fitted moments as types of JSON, without loss."""
         return {**self._options(), "scalers": {name: each.to_dict() for name, each in self.stats_.items()}}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Standardize:
-        """Return what `to_dict` gave.
+        """Return the preprocessor that `to_dict` was called on.
 
         Raises
         ------
         OptionError
-            If `state` is something else.
+            If `state` is not a result of `to_dict`.
         """
         try:
             options = {name: value for name, value in state.items() if name != "scalers"}
             return cls._made(options, {name: Scaler.from_dict(each) for name, each in state["scalers"].items()})
         except (AttributeError, KeyError, TypeError, RayH5Error) as exc:
-            raise OptionError(f"expected what Standardize.to_dict gave, found something else: {exc}") from exc
+            raise OptionError(f"expected a result of Standardize.to_dict, found something else: {exc}") from exc
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON."""
@@ -169,34 +169,34 @@ class Standardize(Preprocessor):
 
     @classmethod
     def from_json(cls, text: str) -> Standardize:
-        """Return what `to_json` gave; an OptionError if it is something else."""
+        """Return the preprocessor that `to_json` was called on; an OptionError if `text` is something else."""
         try:
             state = json.loads(text)
         except (TypeError, ValueError) as exc:
-            raise OptionError(f"expected what Standardize.to_json gave, found no JSON: {exc}") from exc
+            raise OptionError(f"expected a result of Standardize.to_json, found no JSON: {exc}") from exc
         return cls.from_dict(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to an npz file without pickle; `ray_h5.transforms.load_scalers` reads it without Ray."""
+        """Write it to an npz file, without pickle. `ray_h5.transforms.load_scalers` reads the file without Ray."""
         self._check_fitted()
         save_scalers(path, self.stats_, self._options())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Standardize:
-        """Return what `save` wrote; NotFoundError or CorruptFileError if it is not there or something else."""
+        """Read a file of `save`; NotFoundError if it is missing, CorruptFileError if it is something else."""
         scalers, options = read_scalers(path)
         try:
             return cls._made(options, scalers)
         except (TypeError, OptionError) as exc:
             raise CorruptFileError(
-                f"{path}: expected what Standardize.save wrote, found scalers of something else ({exc}); "
+                f"{path}: expected a file of Standardize.save, found scalers of something else ({exc}); "
                 "ray_h5.transforms.load_scalers reads them"
             ) from exc
 
     # What Ray calls --------------------------------------------------------------------------
 
     def _get_transform_config(self) -> dict[str, Any]:
-        # A run can then resume within an epoch: Ray cannot know it otherwise.
+        # Ray cannot know that rows are kept; with this a run can resume within an epoch.
         return {"udf_modifying_row_count": False}
 
     def _fit(self, ds: Dataset) -> Standardize:
@@ -234,7 +234,7 @@ class Standardize(Preprocessor):
             raise UnknownColumnError(no_column(missing, names))
 
     def _check_schema(self, ds: Dataset) -> None:
-        """Find out here, where the schema is known, what is an error of Ray's when a task finds it out."""
+        """Raise here, where the schema is known, for what would be an error of Ray's in a task."""
         schema = ds.schema(fetch_if_missing=False)
         if schema is None:
             return
@@ -242,8 +242,8 @@ class Standardize(Preprocessor):
         for name in self.columns:
             if None in shapes.get(name, ()):
                 raise SchemaMismatchError(
-                    f"column {name!r}: its rows have shapes of their own, {shapes[name]} with None for what differs; "
-                    f"expected one shape, as fitted: {self.stats_[name].mean.shape} with 1 for axes that were reduced"
+                    f"column {name!r}: its rows differ in shape, {shapes[name]} with None for axes that differ; "
+                    f"expected the shape it was fitted on: {self.stats_[name].mean.shape} with 1 for reduced axes"
                 )
         self._transform_numpy(
             {name: np.empty((0, *shape), np.float32) for name, shape in shapes.items() if None not in shape}
@@ -266,12 +266,12 @@ class Standardize(Preprocessor):
 
 
 def _is_batch(data: Any) -> bool:
-    """Tell whether it has rows whatever its shape; a mapping may be one row."""
+    """Return whether `data` is certainly a batch; a mapping may be one row."""
     return not isinstance(data, Mapping)
 
 
 def _names(columns: Any) -> list[str]:
-    """Return names of columns as a list of Python's strings."""
+    """Return names of columns as a list of Python strings."""
     listed = list(columns) if isinstance(columns, (list, tuple, np.ndarray)) and np.ndim(columns) else []
     if not listed or not all(isinstance(name, str) for name in listed):
         raise OptionError(f"columns={columns!r}: expected a list of at least one name")

@@ -11,7 +11,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import ray_h5
 from ray_h5.errors import OptionError
-from ray_h5.ray_data import internals, room
+from ray_h5.ray_data.internals.cluster import may_grow
+from ray_h5.ray_data.training import free_resources
 
 from .kit import write_chunked
 
@@ -38,8 +39,8 @@ def checked(ds, workers, caplog):
     """Return what is said to a trainer with workers that have reserved what they need."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, "ray_h5"):
-        room.check_room("train", ds, [ray.get_runtime_context().get_node_id()] * workers)
-    return [each.message for each in caplog.records if each.name == room.__name__]
+        free_resources.check_free_resources("train", ds, [ray.get_runtime_context().get_node_id()] * workers)
+    return [each.message for each in caplog.records if each.name == free_resources.__name__]
 
 
 def loop():
@@ -107,8 +108,8 @@ def test_what_others_may_free_is_a_warning(paths, caplog):
 
 
 def test_where_nodes_may_be_added_it_is_a_warning(paths, caplog, monkeypatch):
-    assert not internals.may_grow()
-    monkeypatch.setattr(room, "may_grow", lambda: True)
+    assert not may_grow()
+    monkeypatch.setattr(free_resources, "may_grow", lambda: True)
     with reserved(1, 1):
         (message,) = checked(ray_h5.read_h5(paths), 2, caplog)
     assert "its tasks wait until an autoscaler adds a node. Leave room" in message
