@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items):
         group = _group_of(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
-    # The documents come with the other tests that share a Ray. It leaves threads and memory in the process. Tests of hdf5
-    # and planning, which count threads, measure memory and fork, run before.
+    # The documents come with the other tests that share a Ray. It leaves threads and memory in the process. Tests of
+    # hdf5 and planning, which count threads, measure memory and fork, run before.
     items.sort(key=lambda item: {"docs": "ray_data"}.get(_folder_of(item), _folder_of(item)))
 
 
