@@ -231,7 +231,7 @@ def test_where_nothing_can_be_written_nothing_is_left(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(OptionError, match="expected the name of a file, found a folder"):
         save_scalers(tmp_path / "folder", {"x": scaler})
-    with pytest.raises(NotFoundError, match="no folder to write it to"):
+    with pytest.raises(NotFoundError, match="folder to write it to is missing"):
         save_scalers(tmp_path / "none" / "s.npz", {"x": scaler})
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
@@ -280,5 +280,5 @@ def test_epsilon_is_a_number(epsilon):
 
 def test_what_is_no_scaler():
     for state in ({}, None, [], {"moments": {}, "epsilon": 0, "constant": "one"}):
-        with pytest.raises(OptionError, match="expected what"):
+        with pytest.raises(OptionError, match="expected a result of"):
             Scaler.from_dict(state)

@@ -23,9 +23,9 @@ from ray_h5.messages import no_column
 from ray_h5.options import as_integer
 from ray_h5.ray_data.preprocessing.batch_formats import changed, names_of, with_column
 from ray_h5.ray_data.preprocessing.fit_moments import fit_moments
-from ray_h5.transforms.files import read_scalers, save_scalers
 from ray_h5.transforms.moments import Axis, NanPolicy, check_axis, check_nan_policy
-from ray_h5.transforms.standardize import ConstantPolicy, Scaler, check_scaling
+from ray_h5.transforms.scaler import ConstantPolicy, Scaler, check_scaling
+from ray_h5.transforms.scaler_files import read_scalers, save_scalers
 
 if TYPE_CHECKING:
     import os

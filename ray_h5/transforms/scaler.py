@@ -17,7 +17,7 @@ from ray_h5.errors import (
 )
 from ray_h5.messages import few
 from ray_h5.options import is_number
-from ray_h5.transforms.keyed import is_tensor
+from ray_h5.transforms.keyed_random import is_tensor
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _BLOCK_VALUES = 65_536
 def check_scaling(epsilon: float, constant: str) -> None:
     """Raise an OptionError unless the options of a Scaler can be used."""
     if not (is_number(epsilon) and 0 <= epsilon < float("inf")):
-        raise OptionError(f"epsilon={epsilon!r}: expected 0 or more, and finite")
+        raise OptionError(f"epsilon={epsilon!r}: expected a finite number of 0 or more")
     if constant not in ("raise", "one"):
         raise OptionError(f"constant={constant!r}: expected 'raise' or 'one'")
 
@@ -46,20 +46,20 @@ class Scaler:
     Parameters
     ----------
     moments : Moments
-        Of the rows to fit on: those of the training split, or validation leaks into training.
+        Moments of the rows to fit on. Take the rows of the training split, or validation leaks into training.
     epsilon : float
         Added to the standard deviation.
     constant : {"raise", "one"}
-        What a deviation of 0 does: raise an error, or count as 1, so that all such values become 0.
+        Whether a deviation of 0 raises an error, or counts as 1, so that all these values become 0.
 
     Raises
     ------
     ConstantColumnError
         If a deviation is 0 and `constant` is "raise".
     NonFiniteError
-        If there is a place where all values are NaN.
+        If all values at a place of the row are NaN.
     NotFittedError
-        If no row was counted at all.
+        If there are no values.
     OptionError
         If an option cannot be used.
 
@@ -83,7 +83,7 @@ class Scaler:
         _check_counted(self.moments)
         constant = self.moments.constant()
         if self.constant == "raise" and constant.any():
-            raise ConstantColumnError(_which_are_constant(self.moments, constant))
+            raise ConstantColumnError(_constant_message(self.moments, constant))
         object.__setattr__(self, "mean", self.moments.mean)
         object.__setattr__(self, "scale", np.where(constant, 1.0, self.moments.std() + self.epsilon))
 
@@ -101,7 +101,7 @@ class Scaler:
         return cls(Moments.of(batch, axis, nan_policy), epsilon, constant)
 
     def update(self, batch: Any, nan_policy: NanPolicy = "raise") -> Scaler:
-        """Return the scaler of the rows so far and of those of `batch`."""
+        """Return the scaler of the rows so far and the rows of `batch`."""
         return self.merge(Moments.of(batch, self.moments.axis, nan_policy))
 
     def merge(self, other: Scaler | Moments) -> Scaler:
@@ -115,19 +115,19 @@ class Scaler:
         Parameters
         ----------
         array : ndarray or tensor
-            One row, or a batch of rows. Axes that were reduced may have another length than when fitted.
+            One row, or a batch of rows. Axes that were reduced may have another length than the rows fitted on.
         batched : bool
-            Take nothing but a batch: one whose rows lack an axis may look like one row.
+            Accept only a batch. Without this, a batch whose rows lack an axis may look like one row.
 
         Returns
         -------
         ndarray or tensor
-            A new one of the same shape: of the same floating dtype, or float32 for integers and booleans.
+            A new array of the same shape, of the same floating dtype, or of float32 for integers and booleans.
 
         Raises
         ------
         SchemaMismatchError
-            If the shape is not that of the rows it was fitted on.
+            If the rows have another shape than those it was fitted on.
         """
         array = self._checked(array, batched)
         return _tensor_scaled(array, self, _subtract_divide) if is_tensor(array) else self._scaled(array, True)
@@ -138,20 +138,20 @@ class Scaler:
         return _tensor_scaled(array, self, _multiply_add) if is_tensor(array) else self._scaled(array, False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scaler as lists, numbers and strings, which JSON keeps to the last bit."""
+        """Return the scaler as lists, numbers and strings, which JSON stores exactly."""
         return {"moments": self.moments.to_dict(), "epsilon": self.epsilon, "constant": self.constant}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Scaler:
-        """Return the scaler that `to_dict` gave; an OptionError if `state` is something else."""
+        """Return the scaler that `to_dict` was called on; an OptionError if `state` is something else."""
         try:
             moments, epsilon, constant = state["moments"], state["epsilon"], state["constant"]
         except (KeyError, TypeError) as exc:
-            raise OptionError(f"expected what Scaler.to_dict gave, found something else: {exc!r}") from exc
+            raise OptionError(f"expected a result of Scaler.to_dict, found something else: {exc!r}") from exc
         return cls(Moments.from_dict(moments), epsilon, constant)
 
     def _checked(self, array: Any, batched: bool) -> Any:
-        """Return what is given as an array or a tensor, once its shape is known to fit; a number is one as well."""
+        """Return the argument, which may be a number, as an array or a tensor whose shape fits."""
         array = array if is_tensor(array) else np.asarray(array)
         expected, shape = self.mean.shape, tuple(array.shape)
         row = shape[len(shape) - len(expected) :]
@@ -173,7 +173,7 @@ class Scaler:
     def _scaled(self, array: Any, forward: bool) -> np.ndarray[Any, Any]:
         if array.dtype.kind not in "biuf":
             raise _not_real(array)
-        # Halves and short integers are exact in float32; other integers are not.
+        # float32 holds float16 and integers of up to 16 bits exactly, and other integers not.
         is_short = array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2
         work = np.float32 if is_short and _fit_in_float32(self) else np.float64
         out = np.empty(array.shape, dtype=array.dtype if array.dtype.kind == "f" else np.float32)
@@ -189,7 +189,7 @@ class Scaler:
 
 
 def _fit_in_float32(scaler: Scaler) -> bool:
-    """Tell whether float32 has mean and scale: one that is 0 or infinite there makes NaN of all values."""
+    """Return whether mean and scale fit in float32; a scale that becomes 0 or infinite makes all values NaN."""
     limits = np.finfo(np.float32)
     scales = (scaler.scale >= limits.tiny) & (scaler.scale <= limits.max)
     return bool(scales.all() and (np.abs(scaler.mean) <= limits.max).all())
@@ -198,8 +198,8 @@ def _fit_in_float32(scaler: Scaler) -> bool:
 def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
     """Return the mean in two parts and the scale.
 
-    A float32 mean alone would be off by 6e-8 of itself, which for a mean of 1e8 is several units; one of float64 is
-    off by 6e-5 for a mean of 1e12.
+    Rounding to float32 is off by 6e-8 of the mean, which is several units for a mean of 1e8; rounding to float64 is off
+    by 6e-5 for a mean of 1e12.
     """
     upper = scaler.mean.astype(work)
     return upper, np.asarray(scaler.mean - upper + scaler.moments.low, dtype=work), scaler.scale.astype(work)
@@ -228,7 +228,7 @@ def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
 
     if tensor.is_complex():
         raise _not_real(tensor)
-    # As for arrays: halves and short integers are exact in float32.
+    # As for arrays: float32 holds these exactly.
     is_short = tensor.dtype.itemsize <= 2 or tensor.dtype == torch.float32
     work = torch.float32 if is_short and _fit_in_float32(scaler) else torch.float64
     parts = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
@@ -239,12 +239,12 @@ def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
 def _check_counted(moments: Moments) -> None:
     empty = moments.count == 0
     if moments.count.size and empty.all():
-        raise NotFittedError("no value was counted: the data has no rows, or nothing but NaN; fit on some first")
+        raise NotFittedError("no value was counted: the data has no rows, or only NaN; fit on rows with values")
     if empty.any():
         raise NonFiniteError(f"all values are NaN at {_places(moments, empty)}; leave these out of the column")
 
 
-def _which_are_constant(moments: Moments, constant: np.ndarray[Any, Any]) -> str:
+def _constant_message(moments: Moments, constant: np.ndarray[Any, Any]) -> str:
     value = float(moments.mean[constant].flat[0])
     where = f"all values are {value:g}"
     if constant.size > 1:
@@ -256,7 +256,7 @@ def _which_are_constant(moments: Moments, constant: np.ndarray[Any, Any]) -> str
 
 
 def _places(moments: Moments, mask: np.ndarray[Any, Any]) -> str:
-    """Name places of a row by the indices of the axes that are kept."""
+    """Return text that names places of a row by their indices along the axes that are not reduced."""
     kept = [axis - 1 for axis in range(1, mask.ndim + 1) if axis not in moments.axis]
     if not kept:
         return "every place"

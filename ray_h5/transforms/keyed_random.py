@@ -1,4 +1,4 @@
-"""Random words as a function of the key of a row: no state, and the same in numpy and in torch.
+"""Random words as a function of the key of a row: without state, and the same in numpy and in torch.
 
 The generator is SplitMix64 (`ray_h5.splitmix`). Word i of a state does not depend on the words before it.
 """
@@ -17,13 +17,13 @@ __all__ = ["Words", "as_words", "below", "chance", "is_tensor", "mix", "states_o
 
 
 def stream_id(kind: str, column: str, salt: int) -> int:
-    """Return a word that keeps the draws of one transform apart from those of all others."""
+    """Return a word that gives one transform other draws than all others."""
     digest = hashlib.blake2b(f"{kind}\0{column}\0{salt}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def as_words(keys: Any) -> Words:
-    """Return keys as words: integers of 64 bits, an array or a tensor of them.
+    """Return keys as words: an array or a tensor of integers of 64 bits.
 
     Raises
     ------
@@ -38,10 +38,10 @@ def as_words(keys: Any) -> Words:
     if array.dtype == np.uint64:
         return array
     if array.dtype == np.int64 and (array.ndim or int(array) >= 0):
-        # What torch hands on: the same bits under a sign.
+        # Keys that come from torch are int64 with the same bits.
         return array.view(np.uint64)
     raise OptionError(
-        f"keys have dtype {array.dtype}: expected uint64 (or the same bits as int64), one a row; "
+        f"keys have dtype {array.dtype}: expected uint64 (or the same bits as int64), one for each row; "
         "read_h5(..., include_row_keys=True) adds them as the column row_key"
     )
 
@@ -50,17 +50,17 @@ def _tensor_words(keys: Any) -> Words:
     import torch
 
     if keys.dtype not in (torch.uint64, torch.int64):
-        raise OptionError(f"keys have dtype {keys.dtype}: expected torch.uint64 or torch.int64, one a row")
+        raise OptionError(f"keys have dtype {keys.dtype}: expected torch.uint64 or torch.int64, one for each row")
     return keys.view(torch.int64)
 
 
 def states_of(keys: Words, stream: int) -> Words:
-    """Return the states of the generators of rows, one a key, for the stream of one transform."""
+    """Return the state of the generator of each row, for the stream of one transform."""
     return mix(keys ^ constant(stream, keys))
 
 
 def words_of(states: Words, first: int, stop: int) -> Words:
-    """Return words `first` to `stop` of each state, shape (n, stop - first)."""
+    """Return words `first` .. `stop` - 1 of each state, shape (n, stop - first)."""
     if is_tensor(states):
         import torch
 
@@ -73,8 +73,8 @@ def words_of(states: Words, first: int, stop: int) -> Words:
 def below(words: Words, bound: Any) -> Words:
     """Return integers uniform on 0 .. bound - 1, from the upper half of each word.
 
-    Multiply and shift (Lemire, ACM TOMACS 29, 2019) without his rejection: for a bound of n, some values
-    are more probable than others by at most n / 2**32. `bound`, at most 2**31, broadcasts against `words`.
+    Multiply and shift (Lemire, ACM TOMACS 29, 2019) without rejection: for a bound of n, the probabilities of values
+    differ by at most n / 2**32 of themselves. `bound`, at most 2**31, broadcasts against `words`.
     """
     if is_tensor(words):
         return shift_right(words, 32) * bound >> 32

@@ -1,4 +1,4 @@
-"""One pass over a batch that sums deviations and their squares in float64; sums that lose no digits."""
+"""Sums of deviations and of their squares, in one pass over a batch, in float64 and without loss of digits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _BLOCK_VALUES = 262_144
 def moments_of(
     batch: np.ndarray[Any, Any], axes: tuple[int, ...], *, omit_nan: bool
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the fields of `Moments` from sums of deviations from one of the values: large means cost no digits.
+    """Return the fields of `Moments`: count, mean, low, m2.
 
-    That value is one of those counted, so its own squared deviation is a part of the sum: at worst log10(n) digits
-    are lost, where it is an outlier, and a constant is exactly constant.
+    The deviations are from one of the values (`origin`), so that a large mean costs no digits. The squared deviation of
+    that value from the mean is a part of the sum. If it is an outlier, log10(n) digits are lost at worst. A constant
+    column has deviations of exactly 0.
     """
     origin = _least(batch, axes) if omit_nan else _first(batch, axes)
     is_long = _is_long(batch)
@@ -29,7 +30,7 @@ def moments_of(
     count = np.full(shift.shape, batch.size // shift.size, np.int64)
     rows = max(1, _BLOCK_VALUES // batch[0].size)
     buffer = np.empty((min(rows, len(batch)), *batch.shape[1:]))
-    # An overflow or a NaN is found in the result, and reported by name.
+    # The caller finds an overflow or a NaN in the result, and reports where it is.
     with np.errstate(invalid="ignore", over="ignore"):
         for row in range(0, len(batch), rows):
             block, deviations = batch[row : row + rows], buffer[: len(batch) - row]
@@ -57,32 +58,32 @@ def _first(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any
 
 
 def _least(batch: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the least values, which are no NaN as the first ones may be; 0 where there is nothing else."""
+    """Return the least values, which unlike the first ones are not NaN; 0 where all values are NaN."""
     least: np.ndarray[Any, Any] = np.fmin.reduce(batch, axis=axes, keepdims=True)
     least[np.isnan(least)] = 0
     return least
 
 
 def _is_long(values: np.ndarray[Any, Any]) -> bool:
-    """Tell whether these are integers beyond 2**53, of which float64 lacks digits."""
+    """Return whether some are integers beyond 2**53, which float64 rounds."""
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
         return False
     return bool(values.max() > 2**53 or values.min() < -(2**53))
 
 
 def _halves(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return two arrays of float64 that add up to integers of 64 bits, exactly."""
+    """Return two arrays of float64 whose sum is exactly the integers of 64 bits."""
     return (values >> 32) * 2.0**32, (values & 0xFFFFFFFF).astype(np.float64)
 
 
 def in_two(one: Any, other: Any, third: Any) -> tuple[Any, Any]:
-    """Return the sum of three, and what rounding took from it."""
+    """Return the sum of three numbers, and its rounding error."""
     total, lost = _two_sum(one, other)
     return _two_sum(total, lost + third)
 
 
 def _two_sum(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return a sum, and what rounding took from it; exact.
+    """Return a sum and its rounding error, which together are exact.
 
     Knuth: The Art of Computer Programming, volume 2, 4.2.2, theorem B.
     """
@@ -92,40 +93,40 @@ def _two_sum(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return ``block.sum(axes, keepdims=True)`` of a contiguous block, its greater part as a product with ones.
+    """Return ``block.sum(axes, keepdims=True)`` of a contiguous block; most of it is a product with ones.
 
     Measured: BLAS takes half the time of numpy's sum over the last axis, and a third of it over the first.
     """
     kept, inner = _split(block, axes)
     if inner > 1:
-        stretches = block.reshape(-1, inner)
-        # Ones for a large row would be as large as the row, and stay.
-        sums = stretches @ _ones(inner) if inner <= _BLOCK_VALUES else stretches.sum(axis=1)
+        lines = block.reshape(-1, inner)
+        # The ones for a large row would be as large as the row, and stay in memory.
+        sums = lines @ _ones(inner) if inner <= _BLOCK_VALUES else lines.sum(axis=1)
         return _sum_rest(block, kept, sums, axes)
     return _over_rows(block, axes)
 
 
 def _sum_of_squares(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return ``np.square(block).sum(axes, keepdims=True)``; what is in `block` is lost.
+    """Return ``np.square(block).sum(axes, keepdims=True)``; may overwrite `block`.
 
-    Measured: a product of each stretch with itself takes two thirds of the time of squares that are then added.
+    Measured: a product of each line with itself takes two thirds of the time of squares that are then added.
     """
     kept, inner = _split(block, axes)
     if inner > 1:
-        stretches = block.reshape(-1, 1, inner)
-        return _sum_rest(block, kept, np.matmul(stretches, stretches.transpose(0, 2, 1)).reshape(-1), axes)
+        lines = block.reshape(-1, 1, inner)
+        return _sum_rest(block, kept, np.matmul(lines, lines.transpose(0, 2, 1)).reshape(-1), axes)
     np.multiply(block, block, out=block)
     return _over_rows(block, axes)
 
 
 @lru_cache(maxsize=4)
 def _ones(count: int) -> np.ndarray[Any, Any]:
-    """Return as many ones, at most `_BLOCK_VALUES`; to make them anew takes as long as a pass over the block."""
+    """Return an array of ones, at most `_BLOCK_VALUES`. Making it again would take as long as a pass over the block."""
     return np.ones(count)
 
 
 def _split(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> tuple[int, int]:
-    """Return how many axes come before those at the end that are reduced, and how many values these have."""
+    """Return the number of axes before the last ones that are reduced, and the number of values of these."""
     kept = block.ndim
     while kept - 1 in axes:
         kept -= 1

@@ -1,4 +1,4 @@
-"""Scalers in a file: npz without pickle, readable with and without Ray."""
+"""Save scalers to an npz file, without pickle, and load them; with and without Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from ray_h5.atomic import written_whole
 from ray_h5.errors import CorruptFileError, NotFoundError, OptionError
 from ray_h5.transforms.moments import Moments
-from ray_h5.transforms.standardize import Scaler
+from ray_h5.transforms.scaler import Scaler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,32 +22,32 @@ __all__ = ["load_scalers", "read_scalers", "save_scalers"]
 
 _FORMAT = "ray_h5.scalers"
 _VERSION = 2
-_NO_SCALERS = "{}: expected an npz file that Standardize.save wrote, found {}; save the scalers again"
+_NOT_SCALERS = "{}: expected an npz file of Standardize.save, found {}; save the scalers again"
 
 
 def save_scalers(
     path: str | os.PathLike[str], scalers: Mapping[str, Scaler], options: Mapping[str, Any] | None = None
 ) -> None:
-    """Write scalers by column to an npz file; it gets its name when it is complete.
+    """Write scalers to an npz file. The file gets its name once it is complete.
 
     Parameters
     ----------
     path : str or path
-        Where to; an existing file is replaced.
+        The file; an existing one is replaced.
     scalers : mapping of str to Scaler
-        By column.
+        The scaler of each column.
     options : mapping, optional
-        More to keep, of what JSON has.
+        More to store, of types that JSON has.
 
     Raises
     ------
     OptionError
-        If there is a folder by that name.
+        If `path` is a folder.
     NotFoundError
-        If there is no folder to write it to.
+        If the folder of the file is missing.
     """
     if os.path.isdir(path):
-        raise OptionError(f"{os.fspath(path)}: expected the name of a file, found a folder; add a name such as s.npz")
+        raise OptionError(f"{os.fspath(path)}: expected a file name, found a folder; add a name such as s.npz")
     header = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -62,24 +62,24 @@ def save_scalers(
         with written_whole(path) as file:
             np.savez(file, header=np.array(json.dumps(header)), **arrays)
     except FileNotFoundError as exc:
-        raise NotFoundError(f"{os.fspath(path)}: there is no folder to write it to; make it first") from exc
+        raise NotFoundError(f"{os.fspath(path)}: the folder to write it to is missing; make it first") from exc
 
 
 def load_scalers(path: str | os.PathLike[str]) -> dict[str, Scaler]:
-    """Return the scalers that `save_scalers` or `Standardize.save` wrote, by column.
+    """Return the scalers in a file of `save_scalers` or `Standardize.save`, by column.
 
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file is missing.
     CorruptFileError
-        If it is not what was written.
+        If the file is something else, or damaged.
     """
     return read_scalers(path)[0]
 
 
 def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[str, Any]]:
-    """Return the scalers of a file, and the options kept with them; errors as in `load_scalers`."""
+    """Return the scalers in a file and the options stored with them; errors as in `load_scalers`."""
     _check_npz(path)
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -96,16 +96,16 @@ def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[
                 for number, each in enumerate(header["scalers"])
             }
             return scalers, header["options"]
-    # What numpy says of these is advice to unpickle what is no scaler.
+    # numpy's own messages for such files advise to allow pickle.
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as exc:
-        raise CorruptFileError(_NO_SCALERS.format(os.fspath(path), "another one, or a damaged one")) from exc
+        raise CorruptFileError(_NOT_SCALERS.format(os.fspath(path), "another kind of file, or a damaged one")) from exc
 
 
 def _check_npz(path: str | os.PathLike[str]) -> None:
     try:
         Path(path).stat()
     except FileNotFoundError as exc:
-        raise NotFoundError(f"{os.fspath(path)}: no such file; expected one that Standardize.save wrote") from exc
+        raise NotFoundError(f"{os.fspath(path)}: no such file; expected a file of Standardize.save") from exc
     if not zipfile.is_zipfile(path):
         found = "a folder" if os.path.isdir(path) else "something else"
-        raise CorruptFileError(_NO_SCALERS.format(os.fspath(path), found))
+        raise CorruptFileError(_NOT_SCALERS.format(os.fspath(path), found))
