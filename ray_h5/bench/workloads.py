@@ -1,9 +1,9 @@
-"""The files that the benches and examples read: made from a seed, once, and kept on disk.
+"""The files that the benches and examples read: generated from a seed once, and kept on disk.
 
-`signals` (W1) is what a recording of physiological signals looks like after feature extraction: few
-files, rows of some 300 KB, one chunk a row, LZF. `images` (W2) is images with many rows a chunk, a file
-for each chunk size and filter pipeline. `flat` (W3) is images in contiguous columns. `wide` (W4) is a
-table of a million short rows with a vector each, a thousand rows a chunk.
+`signals` (W1) has recordings of physiological signals after feature extraction: few files, rows of about 300 KB, one
+chunk a row, LZF. `images` (W2) has images with many rows a chunk, one file for each chunk size and filter pipeline.
+`flat` (W3) has images in contiguous columns. `wide` (W4) is a table of a million short rows with a vector each, a
+thousand rows a chunk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLASSES = 4
 """Values of the `target` column of `signals`: 0 .. CLASSES - 1."""
 
 CLASS_OFFSET = 1.5
-"""What class c adds to channel c of `fhr_st` at each time step where `target` is c."""
+"""Added to channel c of `fhr_st` at each time step where `target` is c."""
 
 _STEPS = 300
 _ROWS_PER_PATIENT = 20
@@ -65,7 +65,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Files on disk and what is in them.
+    """Files on disk, and their columns and layouts.
 
     Parameters
     ----------
@@ -74,11 +74,11 @@ class Workload:
     paths
         The files, in order.
     rows
-        Rows of all files together; each file has the same number.
+        Rows of all files together; all files have the same number.
     columns
         The columns of every file.
     layouts
-        How each file is stored.
+        The layout of each file.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the columns of one file are stored: rows a chunk (None: contiguous) and the filter pipeline."""
+    """How the columns of one file are stored: rows a chunk (None is contiguous), and the filter pipeline."""
 
     chunk_rows: int | None = None
     pipeline: str = "none"
@@ -145,9 +145,9 @@ def _pipeline_options(pipeline: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a workload is made: sizes, a layout a file, and the function that draws a span of its rows.
+    """How a workload is made: its size, the layout of each file, and the function that draws a span of rows.
 
-    `version` goes into the name of the cached folder: raise it with every change of what is written.
+    `version` is a part of the name of the cached folder: raise it with every change of the written values.
     """
 
     version: int
@@ -159,10 +159,10 @@ class Recipe:
 
 
 def _held(
-    rng: np.random.Generator, drawn: np.ndarray[Any, Any], mean_stretch: float
+    rng: np.random.Generator, drawn: np.ndarray[Any, Any], mean_steps: float
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Hold values of `drawn` (rows, steps) for stretches of `mean_stretch` steps in the mean."""
-    starts = rng.random(drawn.shape) < 1 / mean_stretch
+    """Repeat values of `drawn` (rows, steps), each for `mean_steps` steps on average."""
+    starts = rng.random(drawn.shape) < 1 / mean_steps
     starts[:, 0] = True
     last_start = np.maximum.accumulate(np.where(starts, np.arange(drawn.shape[1]), 0), axis=1)
     return np.take_along_axis(drawn, last_start, axis=1).astype(np.float32)
@@ -176,7 +176,7 @@ def _draw_signals(rng: np.random.Generator, span: Span) -> Arrays:
         for column in _SIGNALS_COLUMNS
         if column.name.startswith(("fhr", "up"))
     }
-    # The relation that a model can learn: a channel a class, and noise in all the others.
+    # The relation that a model can learn: one channel for each class; all other values are noise.
     is_class = target[:, None, :] == np.arange(CLASSES)[:, None]
     arrays["fhr_st"][:, :CLASSES] += np.float32(CLASS_OFFSET) * is_class
     patients = max(1, span.file_rows // _ROWS_PER_PATIENT)
@@ -216,7 +216,7 @@ def _draw_wide(rng: np.random.Generator, span: Span) -> Arrays:
 
 
 def _draw_images(rng: np.random.Generator, span: Span) -> Arrays:
-    # Photographs in one respect: neighbours are alike, and the last bits are noise.
+    # Like photographs in one respect: neighbouring values are similar, and their last bits are noise.
     coarse = rng.random((span.rows, 3, 8, 8), dtype=np.float32)
     smooth = np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3)
     grey = (smooth * 224 + rng.integers(0, 32, smooth.shape)).astype(np.uint8)
@@ -262,24 +262,24 @@ WORKLOADS: Mapping[str, Recipe] = MappingProxyType(
         "wide": Recipe(1, (Layout(1024, "shuffle+gzip1"),) * 16, 62_500, _WIDE_COLUMNS, _draw_wide, 8192),
     }
 )
-"""The workloads that there are, by name."""
+"""All workloads, by name."""
 
 
 def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed: int = 0) -> Workload:
-    """Return a workload, making its files unless an earlier call left them.
+    """Return a workload; make its files unless an earlier call has made them.
 
-    In `signals`, class c of `target` raises channel c of `fhr_st` by `CLASS_OFFSET` standard deviations at
-    the same time steps, so a model can learn `target` from `fhr_st`; all else is independent noise.
-    `target` (class ids) and `weight` (1 where valid, else 0) are held for stretches of time; patients
-    (`guid`) have 20 rows each, side by side in one file; `epoch` is 0 .. 59.
+    In `signals`, class c of `target` raises channel c of `fhr_st` by `CLASS_OFFSET` standard deviations at the same
+    time steps, so a model can learn `target` from `fhr_st`. All other values are independent noise. `target` (class
+    ids) and `weight` (1 where valid, else 0) stay the same for many time steps. Each patient (`guid`) has 20
+    neighbouring rows in one file. `epoch` is 0 .. 59.
 
     Parameters
     ----------
     name
         A key of `WORKLOADS`.
     folder
-        Where workloads are kept, each in a folder of its own; by default a folder of this user below the
-        system's temporary one.
+        The folder of the workloads, each in a folder of its own; by default a folder of this user below the system's
+        temporary folder.
     size
         Scales the rows of each file.
     seed
@@ -292,7 +292,7 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
     Raises
     ------
     OptionError
-        If there is no workload of that name.
+        If no workload has that name.
     """
     if name not in WORKLOADS:
         raise OptionError(f"no workload {name!r}: expected one of {', '.join(sorted(WORKLOADS))}")
@@ -311,9 +311,9 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
 
 
 def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) -> str:
-    """Return the folder `key` below `folder`, calling `write` on a temporary one first if it is not there.
+    """Return the folder `key` below `folder`; if it does not exist, let `write` fill it first.
 
-    What is at the returned path is always complete: it gets its name only after `write` has returned.
+    The returned folder is always complete: it gets its name only after `write` has returned.
     """
     parent = Path(folder or os.path.join(tempfile.gettempdir(), f"ray-h5-bench-{os.getuid()}")).absolute()
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -327,7 +327,7 @@ def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) ->
         try:
             staged.rename(target)
         except OSError:
-            # Another process was quicker; its files are as good.
+            # Another process has made the same folder meanwhile.
             if not target.is_dir():
                 raise
     return str(target)
