@@ -48,7 +48,7 @@ class ColumnNode:
 
     @property
     def label(self) -> str:
-        """The name, and the number of siblings that it stands for."""
+        """The name, and the number of siblings."""
         many = f" ({len(self.siblings)} {'groups' if self.below else 'columns'} alike)"
         return self.name + ("/" if self.below else "") + (many if len(self.siblings) > 1 else "")
 
