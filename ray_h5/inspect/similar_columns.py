@@ -95,6 +95,7 @@ def _nodes(tree: Mapping[str, Any], keys: Mapping[str, Hashable], any_name: bool
         else:
             below = tuple(_nodes(found, keys, any_name))
             nodes.append(ColumnNode((name,), (), below, tuple((_mark(each), each.key) for each in below)))
+    # First nodes whose names differ by a number, such as lead_1 and lead_2; then groups of any names, such as patients.
     nodes = _joined(nodes, lambda node: (_mark(node, one=False), bool(node.below), node.key))
     return _joined(nodes, lambda node: (bool(node.below), node.key) if any_name or node.below else id(node))
 
@@ -132,6 +133,7 @@ def _mark(node: ColumnNode, *, one: bool = True) -> str:
     """Return a pattern of the names of a node, with # for numbers; of a single name with `one`, that name."""
     if one and len(node.siblings) == 1:
         return node.siblings[0]
+    # "*" stands for names that differ by more than a number.
     numbered = {re.sub("[0-9]+", "#", name) for name in node.siblings}
     return numbered.pop() if len(numbered) == 1 else "*"
 

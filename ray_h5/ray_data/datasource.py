@@ -103,7 +103,7 @@ class H5Datasource(Datasource):
         self._projection_map: dict[str, str] | None = None
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
-        choose_block_rows(1, 1, *self._block_size)
+        choose_block_rows(1, 1, *self._block_size)  # raises here for options that cannot be used
         files = FileOptions.of(
             paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths, threads
         )
@@ -148,6 +148,7 @@ class H5Datasource(Datasource):
         check_names(names, specs)
         clone: H5Datasource = super().apply_predicate(predicate_expr)
         expression = predicate_expr.to_pyarrow()
+        # Ray pushes several filters one after another.
         clone._predicate = expression if self._predicate is None else self._predicate & expression
         clone._predicate_specs = {**self._predicate_specs, **{name: specs[name] for name in names}}
         return clone

@@ -55,6 +55,7 @@ def read_tasks(
     schema = schema_of(plan, names)
     cut = remainder.cut(plan)
     if cut.num_blocks == 0:
+        # At least one task: Ray takes the schema from it.
         metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=input_files, exec_stats=None)
         return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
     read = partial(_read_block, plan_for_tasks, names, remainder)
@@ -86,6 +87,7 @@ def _read_block(
     block: int,
     limit: int | None,
 ) -> Iterable[pa.Table]:
+    # A plan is large, so tasks get a reference; Ray fetches the plan to each node once.
     if not isinstance(plan, ReadPlan):
         plan = ray.get(plan)
     _check_attempts(plan, remainder, block)
@@ -133,6 +135,7 @@ def in_tasks(
     """Look up files in Ray tasks, one for each list of paths; a bounded number of tasks at a time."""
     task = ray.remote(look_up)
     reference = ray.put(work)
+    # Twice the CPUs: each CPU has its next task ready, and results wait in memory for few lists alone.
     most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     pending: deque[ray.ObjectRef[list[FileFacts]]] = deque()
     for paths in path_lists:

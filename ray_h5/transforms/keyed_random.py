@@ -84,4 +84,5 @@ def below(words: Words, bound: Any) -> Words:
 
 def chance(words: Words, probability: float) -> Words:
     """Return True with `probability` for each word, from its upper 53 bits."""
+    # 53 bits, the digits of a float: the bound is then exact for every probability.
     return shift_right(words, 11) < constant(round(probability * 2**53), words)

@@ -24,6 +24,7 @@ def moments_of(
     column has deviations of exactly 0.
     """
     origin = _least(batch, axes) if omit_nan else _first(batch, axes)
+    # Integers beyond 2**53 are split in two halves that float64 holds exactly.
     is_long = _is_long(batch)
     shift, rest = _halves(origin) if is_long else (origin.astype(np.float64), 0.0)
     total, squares = np.zeros(shift.shape), np.zeros(shift.shape)
@@ -48,6 +49,7 @@ def moments_of(
             total += _sum(deviations, axes)
             squares += _sum_of_squares(deviations, axes)
         average = total / np.maximum(count, 1)
+        # Sum of squares about the mean, from sums about `origin`; rounding may make it slightly negative.
         m2 = np.maximum(squares - total * average, 0)
         mean, low = in_two(shift, rest, average)
     return count[0], mean[0], low[0], m2[0]

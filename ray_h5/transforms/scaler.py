@@ -154,6 +154,7 @@ class Scaler:
         """Return the argument, which may be a number, as an array or a tensor whose shape fits."""
         array = array if is_tensor(array) else np.asarray(array)
         expected, shape = self.mean.shape, tuple(array.shape)
+        # An axis that was reduced has length 1 in `expected`, and may have any length here.
         row = shape[len(shape) - len(expected) :]
         same = all(size in (1, found) for size, found in zip(expected, row, strict=False))
         kept = all(
@@ -182,6 +183,7 @@ class Scaler:
         if array.ndim == self.mean.ndim:
             out[...] = step(array.astype(work), *parts)
             return out
+        # In blocks of rows, so that the three passes over the values stay in the cache.
         rows = max(1, _BLOCK_VALUES // max(1, array[:1].size))
         for row in range(0, len(array), rows):
             out[row : row + rows] = step(array[row : row + rows].astype(work), *parts)

@@ -94,6 +94,7 @@ class EpochCounter:
     def as_not_resumable(self) -> EpochCounter:
         """Return a copy that is marked as not resumable."""
         clone = copy.copy(self)
+        # The copy counts its own executions from here on.
         clone.is_resumable, clone._applied = False, dict(self._applied)
         return clone
 
@@ -119,6 +120,7 @@ class EpochCounter:
     def register(self) -> JobStore:
         """Return the store of the job that read the dataset; of this job, if that was in another cluster."""
         assert self.name is not None
+        # A dataset may outlive its cluster: by ray.shutdown and ray.init, or by Dataset.serialize_lineage.
         cluster = cluster_id()
         if self._cluster != cluster:
             store = JobStore.here()
@@ -134,9 +136,11 @@ class EpochCounter:
         if self.name is None:
             return None
         store = self.register()
+        # A setting for this process, from a trainer or a trial, is for no other dataset of the name.
         setting = store.setting((process_id(), self.name))
         if setting is not None:
             return setting
+        # Otherwise the setting is of this dataset, unless a later read has taken over its name.
         successor, last = store.token(self.name, self._reader), store.last_token(self.name)
         for token in {successor, last}:
             if token is None or token == self.token:
@@ -169,7 +173,7 @@ class EpochCounter:
         """Return the epoch of an execution that a setting is for: the epoch that was set, or one counted on from it."""
         applied, first_run = self._applied.get(execution.dataset, ("", execution.run))
         if applied != setting.id:
-            first_run = execution.run
+            first_run = execution.run  # the first execution that sees this setting
         remainder = Remainder(setting.epoch + execution.run - first_run, (), setting.world_size, seed)
         # Counting, aggregating and writing read the whole epoch, and leave the position to the next iteration.
         if setting.position is not None and execution.run == first_run and execution.iterates:
@@ -193,6 +197,7 @@ class EpochCounter:
                     position.epoch,
                 )
             return None
+        # Taken only after the remainder is known: an error leaves the position to the next iteration.
         remainder = self._resume(plan, position, setting.world_size, execution)
         return remainder if execution.peeks or store.use_up(setting) else None
 

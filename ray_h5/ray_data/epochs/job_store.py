@@ -98,6 +98,7 @@ class JobStore:
 
     def register(self, name: str, process: str, token: str) -> None:
         """Let a name mean a dataset: for the process that read it, and for processes that read none of that name."""
+        # A process that read a dataset means its own by the name; all others mean the last one.
         store(self._key("read", name, process), token.encode())
         store(self._key("last", name), token.encode())
 
@@ -129,6 +130,7 @@ class JobStore:
 
     def use_up(self, setting: EpochSetting) -> bool:
         """Take the position of a setting, and return whether this call got it: only the first one does."""
+        # Atomic in the GCS: of several processes one adds the key.
         return store(self._key("used", setting.id), b"", overwrite=False)
 
     def is_used_up(self, setting: EpochSetting) -> bool:
@@ -162,6 +164,7 @@ class JobStore:
                 forget(f"{job}/", is_prefix=True)
 
     def _key(self, *parts: str) -> str:
+        # Quoted, because names may contain slashes.
         return "/".join([self.job, *(quote(part, safe="") for part in parts)])
 
 

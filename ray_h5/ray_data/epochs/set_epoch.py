@@ -60,6 +60,7 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         return
     setting = _setting(epoch, position, world_size)
     store, process = store_with(name), process_id()
+    # The dataset that this process read by the name, or else the one that any process read last.
     read_here = store.token(name, process)
     token = read_here or store.last_token(name)
     if token is None:

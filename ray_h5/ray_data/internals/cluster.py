@@ -28,6 +28,7 @@ def cluster_id() -> str:
 
 def trial_id() -> str | None:
     """Return the id of the trial of Ray Tune that runs in this process, if there is one."""
+    # Not imported here: a process that runs a trial has imported it.
     session = sys.modules.get("ray.train._internal.session")
     found = session.get_session() if session is not None else None
     return getattr(found, "trial_id", None)
@@ -85,5 +86,6 @@ def has_ended(job: str, processes: set[str]) -> bool:
     """
     if any(each["JobID"] == job and not each["IsDead"] for each in state.jobs()):
         return False
+    # Only actors that have entries count, and not those that Ray Data has left running.
     actors = state.actors(job_id=ray.JobID.from_hex(job))
     return all(each["State"] == "DEAD" for each in actors.values() if each["ActorID"] in processes)

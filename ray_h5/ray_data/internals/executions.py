@@ -81,11 +81,14 @@ def running_execution(context: DataContext) -> DatasetExecution:
     context's own count is the best there is.
     """
     frame: FrameType | None = sys._getframe(1)
+    # Another executor may be on the stack too; ours is the one with this context.
     while frame is not None:
         executor = frame.f_locals.get("self")
         dataset_id = getattr(executor, "_dataset_id", None)
         if isinstance(dataset_id, str) and getattr(executor, "_data_context", None) is context:
+            # Ray 2.60 names an execution "<dataset id>_<number of executions before>".
             name, _, run = dataset_id.rpartition("_")
+            # The executor's local variable: the physical plan. ``take`` and ``schema`` end it with a limit.
             dag = frame.f_locals.get("dag")
             return DatasetExecution(name, int(run), isinstance(dag, LimitOperator), _logical_operators(dag))
         frame = frame.f_back
@@ -97,6 +100,7 @@ def _logical_operators(dag: Any) -> tuple[Any, ...]:
     found, todo, seen = {}, [dag], set()
     while todo:
         operator = todo.pop()
+        # An operator that two others read from is met twice.
         if operator is None or id(operator) in seen:
             continue
         seen.add(id(operator))

@@ -33,10 +33,10 @@ def row_count_changers(operators: Iterable[Any]) -> list[str]:
         operator.name
         for operator in operators
         if operator.input_dependencies  # a read has none
-        and not isinstance(operator, StreamingSplit)
+        and not isinstance(operator, StreamingSplit)  # it hands whole blocks on
         and not getattr(getattr(operator, "fn", None), "keeps_rows", False)
         and (
-            len(operator.input_dependencies) > 1
+            len(operator.input_dependencies) > 1  # such as union, zip and join
             or type(operator).__name__ == "StreamingRepartition"
             or getattr(operator, "can_modify_num_rows", True)
         )
@@ -55,7 +55,7 @@ def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) ->
         before = getattr(operator, "datasource", None)
         after = before if before is None else change(before)
         if after is before:
-            return operator
+            return operator  # the same object, so that an unchanged plan is recognized below
         return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
 
     dag = ds._logical_plan.dag
@@ -76,6 +76,7 @@ def with_whole_blocks(ds: Dataset) -> Dataset:
             return operator
         return dataclasses.replace(operator, min_rows_per_bundled_input=None)
 
+    # Without a target size Ray does not cut blocks, and without a minimum of rows it does not join them.
     context = ds.context.copy()
     context.target_max_block_size = None
     whole = Dataset._from_parent(ds, LogicalPlan(ds._logical_plan.dag._apply_transform(changed), context))
@@ -117,6 +118,7 @@ def task_demands(ds: Dataset) -> list[TaskDemand]:
         options = operator.ray_remote_args or {}
         if isinstance(options.get("scheduling_strategy"), PlacementGroupSchedulingStrategy):
             continue
+        # Ray's default for a task is one CPU, and nothing else.
         cpus = options.get("num_cpus")
         wanted = {"CPU": 1 if cpus is None else cpus, "GPU": options.get("num_gpus"), "memory": options.get("memory")}
         wanted |= options.get("resources") or {}

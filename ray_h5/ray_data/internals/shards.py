@@ -26,7 +26,7 @@ def executing_process(shard: DataIterator) -> str:
 def trainer_shard(name: str) -> DataIterator | None:
     """Return this worker's shard of a dataset of its trainer; None if there is no such dataset, or no trainer."""
     if "ray.train" not in sys.modules:
-        return None
+        return None  # a training loop has imported it
     try:
         names = trainer_datasets()
     except RuntimeError:  # this process is no worker of a trainer

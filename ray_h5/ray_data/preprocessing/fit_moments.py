@@ -49,6 +49,7 @@ def fit_moments(
         zero_copy_batch=True,
     )
     moments: dict[str, Moments] = {}
+    # One row for each block: merging them here moves a few numbers, whatever the size of the dataset.
     for row in parts.iter_rows():
         for name, part in zip(columns, _decoded(row), strict=True):
             moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part

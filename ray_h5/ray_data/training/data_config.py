@@ -51,10 +51,12 @@ class OrderedDataConfig(DataConfig):
             check_free_resources(name, ds, worker_node_ids or [])
             changers = row_count_changers(operators(ds))
             if changers:
+                # Rows that a worker receives are then no longer rows that were read, so no position counts them.
                 datasets[name] = _as_not_resumable(ds)
                 _warn_of_row_count_changers(name, changers)
                 continue
             if any(isinstance(source, H5Datasource) for source in datasources(ds)):
+                # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
                 datasets[name] = with_whole_blocks(ds)
             if self._shared_datasets == "all" or name in self._shared_datasets:
                 _warn_of_lost_rows(name, ds, world_size)

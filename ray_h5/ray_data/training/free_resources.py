@@ -84,6 +84,7 @@ class _Cluster:
 
 def _blocked_by_workers(name: str, demands: Sequence[TaskDemand], cluster: _Cluster) -> bool:
     """Return whether tasks wait for as long as the workers run; raise if no new node can help."""
+    # A task runs on one node, so the sum of what nodes have free does not help.
     free = cluster.free_besides_workers()
     blocked = [each for each in demands if not _fits(each.resources, free.values())]
     if not blocked:
@@ -138,6 +139,7 @@ def _placement_groups() -> list[Bundles]:
 
 def _reserved_by_workers(groups: Iterable[Bundles], worker_nodes: Sequence[str]) -> Bundles:
     """Return the placement group of the workers: of those on the same nodes the smallest, as Ray does not name it."""
+    # Ray Train does not pass the placement group of its workers, so it is found by the nodes of its bundles.
     wanted = Counter(worker_nodes)
     found = [group for group in groups if Counter(node for node, _ in group) == wanted]
     return min(found, key=lambda group: _sum(bundle for _, bundle in group).get("CPU", 0.0), default=[])
@@ -148,6 +150,7 @@ def _free(nodes: Mapping[str, Resources], bundles: Bundles) -> dict[str, dict[st
     free = {node: dict(resources) for node, resources in nodes.items()}
     for node, bundle in bundles:
         for key, amount in bundle.items():
+            # The node may have ended meanwhile.
             if key in free.get(node, ()):
                 free[node][key] -= amount
     return free
@@ -160,6 +163,7 @@ def _fits(wanted: Resources, free: Iterable[Resources]) -> bool:
 
 def _actors_and_one_task(demands: Sequence[TaskDemand]) -> dict[str, float]:
     """Return what all actors and the largest task need at a time; nothing where there are only tasks, or actors."""
+    # Actors start first and hold their resources to the end; tasks come and go.
     actors = [each for each in demands if each.actors]
     tasks = [each.resources for each in demands if not each.actors]
     if not actors or not tasks:

@@ -13,8 +13,7 @@ import ray_h5
 from ray_h5.errors import OptionError
 from ray_h5.ray_data.internals.cluster import may_grow
 from ray_h5.ray_data.training import free_resources
-
-from .kit import write_chunked
+from tests.ray_data.kit import write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")  # a cluster of 2 CPUs
 

@@ -30,8 +30,7 @@ from ray_h5.ray_data.preprocessing.batch_formats import names_of
 from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
 from ray_h5.torch_data import H5Dataset
 from ray_h5.transforms import GaussianNoise, Scaler, SpecAugment, load_scalers, save_scalers
-
-from .conftest import concatenated
+from tests.ray_data.conftest import concatenated
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

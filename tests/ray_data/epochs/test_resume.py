@@ -26,8 +26,7 @@ from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.ray_data.internals.shards import workers_that_share
 from ray_h5.ray_data.training.train_batches import TrainBatches
 from tests.planning.kit import plan_files
-
-from .kit import ids_of, write_chunked
+from tests.ray_data.kit import ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

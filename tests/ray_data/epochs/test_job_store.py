@@ -20,8 +20,7 @@ from ray_h5.ray_data.epochs.set_epoch import running_epoch
 from ray_h5.ray_data.internals.cluster import stored_keys
 from ray_h5.ray_data.training.train_batches import TrainBatches
 from tests.planning.kit import plan_files
-
-from .kit import ids_of, write_chunked
+from tests.ray_data.kit import ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 SHUFFLE = Shuffle("rows", 7)

@@ -18,8 +18,7 @@ from ray_h5.planning.predicates.criteria import where as arrow_where
 from ray_h5.ray_data.epochs.set_epoch import running_epoch
 from ray_h5.ray_data.internals.logical_plans import datasources
 from tests.planning.kit import plan_files
-
-from .kit import ids_of, write_chunked
+from tests.ray_data.kit import ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 AUTO = Shuffle("auto", 7)
