@@ -57,7 +57,7 @@ def path(tmp_path):
         split = file.create_dataset(
             "obs/split", (2000, 40), "f4", chunks=(64, 20), **hdf5plugin.Blosc(cname="zstd", clevel=5)
         )
-        for corner in np.ndindex(32, 2):  # each takes 188 bytes, whichever compressor there is
+        for corner in np.ndindex(32, 2):  # each takes 188 bytes, with any compressor
             split.id.write_direct_chunk((64 * corner[0], 20 * corner[1]), bytes(188))
         file["obs/pose/z"] = np.zeros(2000, "c16")
         file["one"] = 3

@@ -470,7 +470,7 @@ def test_a_position_is_of_the_epoch_that_is_iterated(paths):
     steps = iter(first)
     next(steps)
     assert (first.position().epoch, first.position().rows) == (0, BATCH)
-    # The board knows of another epoch; this one has done nothing.
+    # The store has the state of another epoch; this one has done nothing.
     with pytest.raises(PositionError, match="'steps' is not in epoch 1: call position"):
         second.position()
     assert sum(len(batch["row_id"]) for batch in steps) == 150 - BATCH

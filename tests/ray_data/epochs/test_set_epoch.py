@@ -106,7 +106,7 @@ def test_set_epoch_is_exact(paths):
 
 
 def test_a_name_outlives_the_first_dataset_that_had_it(paths):
-    """A dataset that is made anew, as in a notebook, while the one before is let go."""
+    """A dataset that is made again, as in a notebook, while the one before is let go."""
     ds = read(paths, name="again")
     for epoch in (2, 1):
         ds = read(paths, name="again")
