@@ -223,7 +223,7 @@ class H5Datasource(Datasource):
 
 def each_row_once(ds: Dataset) -> Dataset:
     """Return a dataset of each selected row once, without tail handling."""
-    return with_datasources(ds, lambda source: source.rows_once() if isinstance(source, H5Datasource) else source)
+    return with_datasources(ds, lambda each: each.rows_once() if isinstance(each, H5Datasource) else each)
 
 
 def _added_columns(

@@ -78,7 +78,7 @@ class GaussianNoise(Augmentation):
         check_column(self.column)
         check_probability(self.p)
         if not (is_number(self.std) and 0 <= self.std < float("inf")):
-            raise OptionError(f"std={self.std!r}: expected a finite number of 0 or more")
+            raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
         # A deviation in float32 would make other noise.
         object.__setattr__(self, "std", float(self.std))
         object.__setattr__(self, "salt", as_integer("salt", self.salt))

@@ -34,7 +34,7 @@ _BLOCK_VALUES = 65_536
 def check_scaling(epsilon: float, constant: str) -> None:
     """Raise an OptionError unless the options of a Scaler can be used."""
     if not (is_number(epsilon) and 0 <= epsilon < float("inf")):
-        raise OptionError(f"epsilon={epsilon!r}: expected a finite number of 0 or more")
+        raise OptionError(f"epsilon={epsilon!r}: expected 0 or more, and finite")
     if constant not in ("raise", "one"):
         raise OptionError(f"constant={constant!r}: expected 'raise' or 'one'")
 

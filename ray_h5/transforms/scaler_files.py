@@ -22,7 +22,7 @@ __all__ = ["load_scalers", "read_scalers", "save_scalers"]
 
 _FORMAT = "ray_h5.scalers"
 _VERSION = 2
-_NOT_SCALERS = "{}: expected an npz file of Standardize.save, found {}; save the scalers again"
+_NOT_SCALERS = "{}: expected an npz file that Standardize.save wrote, found {}; save the scalers again"
 
 
 def save_scalers(
@@ -47,7 +47,7 @@ def save_scalers(
         If the folder of the file is missing.
     """
     if os.path.isdir(path):
-        raise OptionError(f"{os.fspath(path)}: expected a file name, found a folder; add a name such as s.npz")
+        raise OptionError(f"{os.fspath(path)}: expected the name of a file, found a folder; add a name such as s.npz")
     header = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -98,14 +98,14 @@ def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[
             return scalers, header["options"]
     # numpy's own messages for such files advise to allow pickle.
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as exc:
-        raise CorruptFileError(_NOT_SCALERS.format(os.fspath(path), "another kind of file, or a damaged one")) from exc
+        raise CorruptFileError(_NOT_SCALERS.format(os.fspath(path), "another one, or a damaged one")) from exc
 
 
 def _check_npz(path: str | os.PathLike[str]) -> None:
     try:
         Path(path).stat()
     except FileNotFoundError as exc:
-        raise NotFoundError(f"{os.fspath(path)}: no such file; expected a file of Standardize.save") from exc
+        raise NotFoundError(f"{os.fspath(path)}: no such file; expected one that Standardize.save wrote") from exc
     if not zipfile.is_zipfile(path):
         found = "a folder" if os.path.isdir(path) else "something else"
         raise CorruptFileError(_NOT_SCALERS.format(os.fspath(path), found))

@@ -55,7 +55,7 @@ class OrderedDataConfig(DataConfig):
                 datasets[name] = _as_not_resumable(ds)
                 _warn_of_row_count_changers(name, changers)
                 continue
-            if any(isinstance(source, H5Datasource) for source in datasources(ds)):
+            if any(isinstance(each, H5Datasource) for each in datasources(ds)):
                 # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
                 datasets[name] = with_whole_blocks(ds)
             if self._shared_datasets == "all" or name in self._shared_datasets:
@@ -98,9 +98,7 @@ def data_config(
 
 def _as_not_resumable(ds: Dataset) -> Dataset:
     """Return a copy that is marked as not resumable; `ds` itself stays as it is."""
-    return with_datasources(
-        ds, lambda source: source.as_not_resumable() if isinstance(source, H5Datasource) else source
-    )
+    return with_datasources(ds, lambda each: each.as_not_resumable() if isinstance(each, H5Datasource) else each)
 
 
 def _warn_of_row_count_changers(name: str, changers: list[str]) -> None:
@@ -128,5 +126,5 @@ def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
 
 def _num_rows(ds: Dataset) -> int:
     """Return the rows of an epoch; from the plan, since Ray would read and transform all of them to count."""
-    sources = [source for source in datasources(ds) if isinstance(source, H5Datasource)]
-    return sum(source.plan().num_positions for source in sources) if sources else ds.count()
+    ours = [each for each in datasources(ds) if isinstance(each, H5Datasource)]
+    return sum(each.plan().num_positions for each in ours) if ours else ds.count()
