@@ -22,7 +22,7 @@ _GROUPS = {
     "integration": "own clusters",
     "examples": "programs",
 }
-"""With `-n`, the tests of a group run in one process: those that share a Ray cluster, and those that start their own."""
+"""With `-n`, the tests of a group run in one process: they share a Ray cluster, or start clusters of their own."""
 
 _SLOW = {"cluster", "examples", "integration"}
 
