@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import os
+from ray_h5.storage.byte_source import FileIdentity
 
 Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list"]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
@@ -19,24 +18,6 @@ _BLOSC_CODECS = {
     "blosc": ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"),
     "blosc2": ("blosclz", "lz4", "lz4hc", "unused", "zlib", "zstd"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """What tells one state of a file from another.
-
-    The device number is left out on purpose: the same file on a network mount has another one on
-    each node.
-    """
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-
-    @classmethod
-    def of(cls, stat: os.stat_result) -> FileIdentity:
-        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
 SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]

@@ -21,16 +21,17 @@ from ray_h5.hdf5.checks.changes import check_identity, check_same_sources, check
 from ray_h5.hdf5.checks.chunks import ChunkGuard
 from ray_h5.hdf5.checks.sources import SourceGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, SourceStates
-from ray_h5.hdf5.metadata.access import Access, ExternalPolicy, identity_now
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
+from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.links import Sources
-from ray_h5.hdf5.metadata.opening import check_regular_file, open_h5, translated
+from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
-from ray_h5.hdf5.source import LocalFile
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import LocalFile, check_regular_file, identity_now
 
 MAX_OPEN_FILES = 64
 """Files kept per process. Each costs a descriptor; the usual limit is 1024. Of a lower one they take a quarter."""
@@ -54,8 +55,7 @@ class OpenFile:
         self._lock = threading.RLock()
         with open_h5(path, access.swmr) as file:
             # A descriptor of our own: one that libhdf5 opened would carry its lock along.
-            with translated(path):
-                self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            self.source = LocalFile.open(path)
             if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.source.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
         self.identity = self.source.identity()

@@ -14,16 +14,18 @@ import numpy as np
 from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changes import check_identity
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
-from ray_h5.hdf5.metadata.opening import absolute_path, is_transient, lacks_descriptors
+from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, run_jobs
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import absolute_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
-from ray_h5.hdf5.layout import FileIdentity, FileState, SourceStates
-from ray_h5.hdf5.metadata.access import identity_now
-from ray_h5.hdf5.metadata.opening import check_regular_file
+from ray_h5.hdf5.layout import FileState, SourceStates
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import check_regular_file, identity_now
 
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 

@@ -19,7 +19,7 @@ from ray_h5.hdf5.metadata.opening import is_transient
 from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
-from ray_h5.hdf5.source import ByteSource
+from ray_h5.storage.byte_source import ByteSource
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _NBIT, _SCALEOFFSET = 1, 2, 3, 5, 6
 _PACKED = frozenset({_NBIT, _SCALEOFFSET})

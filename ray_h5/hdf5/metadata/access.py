@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import ExternalDataError, OptionError
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.metadata.opening import absolute_path, translated
 from ray_h5.messages import printable
-
-PathLike = str | os.PathLike[str]
+from ray_h5.storage.local import PathLike, absolute_path
 
 # libhdf5 looks there first, whatever the file says.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
@@ -118,12 +115,3 @@ def places_of(name: str, source: str) -> list[str]:
     if Path(source).is_symlink():
         places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
     return places
-
-
-def identity_now(path: str) -> FileIdentity | None:
-    """Return the state that a file has now, or None if there is none: between two looks it may have gone."""
-    with translated(path, "looking at it"):
-        try:
-            return FileIdentity.of(os.stat(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None

@@ -11,8 +11,9 @@ import numpy as np
 
 from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
 from ray_h5.hdf5.codecs.pipeline import decodes
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Kind, Storage
+from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
 from ray_h5.hdf5.metadata.dtypes import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+from ray_h5.storage.byte_source import FileIdentity
 
 _FILTER_NAMES = {
     1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset",

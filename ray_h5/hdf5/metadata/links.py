@@ -11,10 +11,11 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.metadata.access import Access, identity_now, places_of
+from ray_h5.hdf5.metadata.access import Access, places_of
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.messages import few, printable
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import identity_now
 
 _MAX_LINKS = 32
 """Links followed to find one object. libhdf5 follows 16; links to paths of links can lead through any number."""

@@ -8,25 +8,21 @@ import functools
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterator
-from pathlib import Path
 
 import h5py
 
 from ray_h5.errors import (
     CorruptChunkError,
     CorruptFileError,
-    NotFoundError,
     NotHDF5Error,
-    NotReadableError,
-    OptionError,
     RayH5Error,
-    ReadFailedError,
     TransientIOError,
     TruncatedFileError,
     WriterActiveError,
 )
+from ray_h5.storage.local import check_regular_file
+from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 
 _HEAD_BYTES = 2048
 
@@ -97,16 +93,6 @@ def _head(path: str) -> bytes:
 logger = logging.getLogger(__name__)
 
 
-TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR})
-"""Errors that network file systems give for a while and then give no more."""
-
-
-_NO_SUCH_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
-
-
-_NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
-
-
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 
 
@@ -114,18 +100,6 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 
 
 _ERRNO = re.compile(r"errno = (\d+)")
-
-
-def absolute_path(path: str) -> str:
-    """Return a path that leads to the same place from any current folder.
-
-    A ``..`` is taken out by its letters where that leads there, and not behind a symbolic link, where it may not.
-    """
-    plain = os.path.abspath(path)
-    if os.pardir not in Path(path).parts or os.path.realpath(path) == os.path.realpath(plain):
-        return plain
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name) if name != os.pardir else os.path.realpath(path)
 
 
 def open_h5(path: str, swmr: bool = False) -> h5py.File:
@@ -178,19 +152,6 @@ def _open_either_way(path: str, swmr: bool) -> h5py.File:
             return h5py.File(path, "r", locking="best-effort", swmr=swmr)
 
 
-def check_regular_file(path: str) -> os.stat_result:
-    """Return ``os.stat(path)``, or raise what keeps `path` from being a readable HDF5 file."""
-    if "\0" in path:
-        raise OptionError(f"{path!r}: a path cannot contain a NUL character")
-    with translated(path):
-        found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(found.st_mode)}")
-    if found.st_size == 0:
-        raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
-    return found
-
-
 @contextlib.contextmanager
 def translated(path: str, doing: str = "opening") -> Iterator[None]:
     """Turn what the operating system and h5py raise into the `RayH5Error` that names it."""
@@ -204,12 +165,19 @@ def translated(path: str, doing: str = "opening") -> Iterator[None]:
 
 def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
     """Return the `RayH5Error` that names what an exception of the operating system or of h5py says."""
-    text = " ".join(str(exc).split())
     code = _errno(exc)
-    if isinstance(exc, FileNotFoundError) or code in _NO_SUCH_FILE_ERRNOS:
-        return NotFoundError(f"{path}: no such file ({text})")
-    if isinstance(exc, PermissionError):
-        return NotReadableError(f"{path}: this process may not read it ({text})")
+    return (
+        _translate_h5py_error(exc, path, code)
+        or translate_os_error(exc, path, doing, code)
+        or CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {_one_line(exc)}")
+    )
+
+
+def _translate_h5py_error(exc: Exception, path: str, code: int | None) -> RayH5Error | None:
+    """Return the `RayH5Error` for what libhdf5 says about a file; None if it says nothing that is known here."""
+    if isinstance(exc, (FileNotFoundError, PermissionError)):
+        return None
+    text = _one_line(exc)
     truncated = _TRUNCATED.search(text)
     if (truncated or "signature not found" in text or "driver should be used" in text) and (whole := family_of(path)):
         return NotHDF5Error(
@@ -230,22 +198,17 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
             "writer; if there is none, run `h5clear -s` on a copy of the file. What a writer in SWMR mode has flushed "
             "can be read while it writes, with RowReader(..., swmr=True)."
         )
-    if code in TRANSIENT_ERRNOS:
-        return TransientIOError(f"{path}: {doing} failed: {text}")
-    if code in _NO_DESCRIPTOR_ERRNOS:
-        return ReadFailedError(
-            f"{path}: {doing} failed, this process may have no more files open ({text}). Raise the limit "
-            "(`ulimit -n`), or close what it holds: each RowReader in use is one."
-        )
-    if isinstance(exc, OSError) and exc.errno is not None:
-        return ReadFailedError(f"{path}: {doing} failed: {text}")
-    return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
+    return None
+
+
+def _one_line(exc: Exception) -> str:
+    return " ".join(str(exc).split())
 
 
 def lacks_descriptors(exc: BaseException) -> bool:
     """Tell whether an error is that this process may have no more files open."""
     causes = (exc, exc.__cause__)
-    return any(cause is not None and _errno(cause) in _NO_DESCRIPTOR_ERRNOS for cause in causes)
+    return any(cause is not None and _errno(cause) in NO_DESCRIPTOR_ERRNOS for cause in causes)
 
 
 def is_transient(exc: BaseException, swmr: bool = False) -> bool:
@@ -264,8 +227,3 @@ def _errno(exc: BaseException) -> int | None:
         # Inside a look-up h5py reports an operating system error as a KeyError that only quotes it.
         code = int(found.group(1))
     return code
-
-
-def _file_type(mode: int) -> str:
-    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return names.get(stat.S_IFMT(mode), "a device")

@@ -27,7 +27,7 @@ from ray_h5.hdf5.reading.coalesce import (
 )
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import InTurn, Job, Worker
-from ray_h5.hdf5.source import ByteSource
+from ray_h5.storage.byte_source import ByteSource
 
 _SHARED_CHUNK_BYTES = 32 << 10
 """Chunks of less are decoded by one thread: several would spend their time handing on the interpreter; measured."""

@@ -31,11 +31,11 @@ from ray_h5.errors import (
     WriterActiveError,
 )
 from ray_h5.hdf5 import reader
-from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.metadata import opening
 from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.source import LocalFile
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, flip, in_fork, overwrite, program, run_python, write
 
 VALUES = np.arange(80, dtype="i4").reshape(20, 4)
@@ -281,18 +281,6 @@ def test_truncated_within_its_first_block(tmp_path, libver, kept):
     with pytest.raises((TruncatedFileError, CorruptFileError, NotHDF5Error)) as caught:
         RowReader(path)
     assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_source_that_is_shorter_than_asked(tmp_path):
-    (tmp_path / "a.bin").write_bytes(b"12345678")
-    source = LocalFile("a.bin", os.open(tmp_path / "a.bin", os.O_RDONLY))
-    source.read_into(2, memoryview(found := bytearray(6)))
-    assert found == b"345678"
-    for offset, had in [(5, 3), (8, 0), (100, 0)]:
-        with pytest.raises(TruncatedFileError) as caught:
-            source.read_into(offset, memoryview(bytearray(6)))
-        assert f"a.bin: expected 6 bytes at offset {offset}, found {had}" in str(caught.value)
-        assert "now has 8 bytes" in str(caught.value)
 
 
 @pytest.mark.parametrize("most", [1, 7, 100])
