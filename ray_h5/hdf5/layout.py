@@ -14,12 +14,6 @@ from ray_h5.storage.byte_source import FileIdentity
 Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list"]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
-_BLOSC_CODECS = {
-    "blosc": ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"),
-    "blosc2": ("blosclz", "lz4", "lz4hc", "unused", "zlib", "zstd"),
-}
-
-
 SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]
 """Other files that values come from, and their states; None for one that is not there."""
 
@@ -47,21 +41,6 @@ class FilterStep:
     id: int
     name: str
     client_data: tuple[int, ...] = ()
-
-    @property
-    def described(self) -> str:
-        """Its name, and what tells how hard it tried: "deflate 4", "blosc lz4 5"."""
-        data = self.client_data
-        if self.name in {"deflate", "zstd"} and data:
-            level = data[0] - (data[0] >> 31 << 32)  # Zstandard has levels below zero
-            return f"{self.name} {level}"
-        if self.name in _BLOSC_CODECS and len(data) > 6:
-            codecs = _BLOSC_CODECS[self.name]
-            codec = codecs[data[6]] if data[6] < len(codecs) else f"codec {data[6]}"
-            return f"{self.name} {codec} {data[4]}"
-        if self.name == "bitshuffle" and len(data) > 4:
-            return {2: "bitshuffle lz4", 3: "bitshuffle zstd"}.get(data[4], self.name)
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ray_h5.hdf5.chunk_index import ChunkGrid
+from ray_h5.hdf5.codecs.filters import UNCOMPRESSED
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
-
-_KEEP_SIZE = frozenset({2, 3})
-"""Shuffle and fletcher32."""
 
 _TINY_BYTES = 4 << 10
 """A smaller chunk costs more to find and to start decoding than its bytes do."""
@@ -139,7 +137,7 @@ class _Chunks:
     def save_nothing(self) -> str:
         layout, stored = self.layout, self.stored_bytes
         real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
-        compressed = any(step.id not in _KEEP_SIZE for step in layout.pipeline.steps)
+        compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
         if not compressed or not real or stored < _SAVED * real:
             return ""
         return f"{layout.pipeline} makes {stored} bytes of {real}: it costs its decoding and saves nothing."

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
 import numpy as np
 
+from ray_h5.hdf5.codecs import filters
 from ray_h5.hdf5.codecs.bitshuffle import Bitshuffle, Lz4
 from ray_h5.hdf5.codecs.codec import Blosc, Bytes, ByteShuffle, Codec, DecodeError, Deflate, Fletcher32, Lzf, Szip, Zstd
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
@@ -19,15 +19,15 @@ from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 __all__ = ["ChunkDecoder", "DecodeError", "decodes"]
 
 CODECS: dict[int, type[Codec]] = {
-    1: Deflate,
-    2: ByteShuffle,
-    3: Fletcher32,
-    4: Szip,
-    32000: Lzf,
-    32001: Blosc,
-    32004: Lz4,
-    32008: Bitshuffle,
-    32015: Zstd,
+    filters.DEFLATE: Deflate,
+    filters.SHUFFLE: ByteShuffle,
+    filters.FLETCHER32: Fletcher32,
+    filters.SZIP: Szip,
+    filters.LZF: Lzf,
+    filters.BLOSC: Blosc,
+    filters.LZ4: Lz4,
+    filters.BITSHUFFLE: Bitshuffle,
+    filters.ZSTD: Zstd,
 }
 
 

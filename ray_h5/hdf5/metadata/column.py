@@ -10,15 +10,11 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
+from ray_h5.hdf5.codecs.filters import filter_name
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
 from ray_h5.hdf5.metadata.dtypes import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
 from ray_h5.storage.byte_source import FileIdentity
-
-_FILTER_NAMES = {
-    1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset",
-    32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2",
-}  # fmt: skip
 
 _MAX_ITEM_BYTES = 1 << 20
 """The fill value of a column that is decoded here is kept in memory; a type of strings can claim 2 GiB."""
@@ -163,8 +159,7 @@ def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
     steps = []
     for i in range(made.get_nfilters()):
         filter_id, _, client_data, name = made.get_filter(i)
-        shown = _FILTER_NAMES.get(filter_id) or name.decode("ascii", "replace") or f"filter {filter_id}"
-        steps.append(FilterStep(filter_id, shown, tuple(int(v) for v in client_data)))
+        steps.append(FilterStep(filter_id, filter_name(filter_id, name), tuple(int(v) for v in client_data)))
     return FilterPipeline(tuple(steps))
 
 

@@ -15,13 +15,23 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.codecs.codec import ByteShuffle, Codec
+from ray_h5.hdf5.codecs.filters import (
+    BITSHUFFLE,
+    BLOSC,
+    BLOSC2,
+    DEFLATE,
+    FLETCHER32,
+    LZ4,
+    LZF,
+    NBIT,
+    SHUFFLE,
+    SZIP,
+    ZSTD,
+)
 from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
-
-DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, LZF = 1, 2, 3, 4, 5, 32000
-BLOSC, LZ4, BITSHUFFLE, ZSTD, BLOSC2 = 32001, 32004, 32008, 32015, 32026
 
 
 def szip(method, pixels_per_block):
