@@ -10,7 +10,6 @@ import contextlib
 import os
 import resource
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -30,6 +29,7 @@ from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
+from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile, check_regular_file, identity_now
 
@@ -51,7 +51,7 @@ class OpenFile:
 
     def __init__(self, access: Access) -> None:
         self.path = path = access.path
-        self._access = access
+        self.access = access
         self._lock = threading.RLock()
         with open_h5(path, access.swmr) as file:
             # A descriptor of our own: one that libhdf5 opened would carry its lock along.
@@ -69,7 +69,7 @@ class OpenFile:
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
         """Lend libhdf5's view of the file."""
-        opened = OpenLibrary(self._access, self.identity)
+        opened = OpenLibrary(self.access, self.identity)
         try:
             yield opened
         finally:
@@ -96,7 +96,7 @@ class OpenFile:
             columns = {name: self._columns[name] for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
             sought = tuple(self._sought.items())
-            return FileLayout(self.path, self._access.group, self.identity, columns, refused, sought)
+            return FileLayout(self.path, self.access.group, self.identity, columns, refused, sought)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return what the values of columns take in the file."""
@@ -118,16 +118,16 @@ class OpenFile:
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another that these columns come from, is not as when it was described."""
-        check_identity(self.path, self.identity, self.source.identity(), swmr=self._access.swmr)
+        check_identity(self.path, self.identity, self.source.identity(), swmr=self.access.swmr)
         for name in names:
-            check_sources_now(self.path, name, self._columns[name].sources, swmr=self._access.swmr)
+            check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
 
     def check_sources(self, name: str, expected: SourceStates) -> None:
         """Raise unless the sources of a column are in some states: as it was described, or, if it was not, now."""
         if name in self._columns:
-            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self._access.swmr)
+            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self.access.swmr)
         else:
-            check_sources_now(self.path, name, expected, swmr=self._access.swmr)
+            check_sources_now(self.path, name, expected, swmr=self.access.swmr)
 
     def sources(self) -> dict[str, SourceStates]:
         """Return the sources of the columns described so far."""
@@ -176,12 +176,13 @@ class OpenFile:
         else:
             with translated(path, f"listing the chunks of column {layout.name!r}"):
                 check_chunk_list(dataset, layout, path, size)
-        return ChunkGuard(path, layout, source, index, remembers=not self._access.swmr)
+        return ChunkGuard(path, layout, source, index, remembers=not self.access.swmr)
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
-            index = build_chunk_index(dataset, layout, path, size, self._access.swmr)
+            index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
+        _files.measure(self.access, self)
         return index
 
 
@@ -230,77 +231,29 @@ def _max_open() -> int:
     return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, limit // 4))
 
 
-class _Handles:
-    """The bounded cache, least recently used first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: OrderedDict[Access, OpenFile] = OrderedDict()
-
-    def get(self, access: Access) -> OpenFile:
-        # With swmr too: a reader made after rows were added finds them.
-        found = FileIdentity.of(check_regular_file(access.path))
-        with self._lock:
-            opened = self._open.get(access)
-        # Not under the lock: a source may be on a mount that does not answer.
-        if opened is None or opened.identity != found or not opened.is_current():
-            opened = OpenFile(access)
-        self._keep(access, opened)
-        return opened
-
-    def _keep(self, access: Access, opened: OpenFile) -> None:
-        """Put a file last in the cache, in the place of one that had its path before."""
-        with self._lock:
-            self._open[access] = opened
-            self._open.move_to_end(access)
-            # Readers that still hold an evicted file keep it open until they let go of it.
-            while len(self._open) > _max_open():
-                self._open.popitem(last=False)
-            self._bound_indexes()
-
-    def _bound_indexes(self) -> None:
-        excess = sum(each.index_bytes for each in self._open.values()) - MAX_INDEX_BYTES
-        for access, each in list(self._open.items())[:-1]:
-            if excess <= 0:
-                return
-            if each.index_bytes:
-                excess -= each.index_bytes
-                del self._open[access]
-
-    def drop(self, opened: OpenFile) -> None:
-        with self._lock:
-            for access in [access for access, value in self._open.items() if value is opened]:
-                del self._open[access]
-
-    def clear(self) -> None:
-        with self._lock:
-            self._open.clear()
-
-
-_handles = _Handles()
-_inherited: list[_Handles] = []
+_files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.index_bytes, keeps_last=True)
 
 
 def open_file(path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> OpenFile:
-    """Return the open file at `path`, from the cache if the file is as it was."""
-    return _handles.get(Access(path, group, policy, swmr))
+    """Return the open file at `path`, from the cache if the file has not changed."""
+    access = Access(path, group, policy, swmr)
+    # With swmr too: a reader made after rows were added finds them.
+    found = FileIdentity.of(check_regular_file(path))
+    opened = _files.get(access)
+    # The cache is not locked here: a source may be on a mount that does not answer.
+    if opened is None or opened.identity != found or not opened.is_current():
+        opened = OpenFile(access)
+    _files.max_items = _max_open()
+    # Readers that still hold an evicted file keep it open.
+    _files.put(access, opened)
+    return opened
 
 
 def forget(opened: OpenFile) -> None:
-    """Take a file out of the cache, so that the next `open_file` opens it anew."""
-    _handles.drop(opened)
+    """Remove a file from the cache, so that the next `open_file` opens it again."""
+    _files.drop(opened.access, opened)
 
 
 def forget_all() -> None:
-    """Take all files out of the cache; those that readers hold stay open."""
-    _handles.clear()
-
-
-def _start_afresh() -> None:
-    global _handles  # noqa: PLW0603  a fork makes a new process of this module
-    # The old ones are not touched: another thread may have held their locks at the fork.
-    _inherited.append(_handles)
-    _handles = _Handles()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
+    """Remove all files from the cache; those that readers hold stay open."""
+    _files.clear()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
+from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changes import check_identity
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 _RETRY_WAITS_S = (0.1, 0.5, 2.0)
 """Waits before each new try after an error that may pass."""
@@ -103,8 +106,7 @@ class RowReader:
         self._expect = FileState(expect) if isinstance(expect, FileIdentity) else expect
         self._described: dict[str, SourceStates] = {}
         self._swmr = swmr
-        self._held: OpenFile | None = None
-        self._pid = os.getpid()
+        self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
         self._retrying(self._file)
 
@@ -236,7 +238,7 @@ class RowReader:
 
     def close(self) -> None:
         """Let go of the file. It may stay open in the cache of the process."""
-        self._held = None
+        self._opened.value = None
         self._closed = True
 
     def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
@@ -272,18 +274,18 @@ class RowReader:
     def _file(self) -> OpenFile:
         if self._closed:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
-        held = self._held
-        if held is None or self._pid != os.getpid():
-            held = open_file(self.path, self.group, self._policy, self._swmr)
+        opened = self._opened.value
+        if opened is None:
+            opened = open_file(self.path, self.group, self._policy, self._swmr)
             if self._expect is not None:
-                check_identity(self.path, self._expect.identity, held.identity, swmr=self._swmr)
+                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
                 # Before any of them is opened: what changed may not be HDF5 any more, or of another shape.
                 for name, states in self._expect.sources.items():
-                    held.check_sources(name, states)
+                    opened.check_sources(name, states)
             if self._swmr:
-                held.layout()  # all columns at one time: a writer goes on
-            self._pid, self._held = os.getpid(), held
-        return held
+                opened.layout()  # all columns at one time: the writer does not wait
+            self._opened.value = opened
+        return opened
 
     def _check_sources(self, file: OpenFile, names: Iterable[str]) -> None:
         """Raise unless columns come from the files that they are expected to, or came from before a retry."""
@@ -292,25 +294,25 @@ class RowReader:
             if name in expected:
                 file.check_sources(name, expected[name])
 
-    def _retrying(self, action: Any) -> Any:
-        """Do `action`; after an error that may pass, open the file again and do it again."""
+    def _retrying(self, action: Callable[[], Result]) -> Result:
+        """Return the result of `action`. After an error that may pass, open the file again and repeat it."""
         try:
             return self._repeating(action)
         except OSError as exc:
             if not lacks_descriptors(exc):
                 raise
-            # Files that are only kept for the next read are those that it lacks.
+            # The files in the cache hold descriptors, and are only kept for later reads.
             forget_all()
         return self._repeating(action)
 
-    def _repeating(self, action: Any) -> Any:
+    def _repeating(self, action: Callable[[], Result]) -> Result:
         for wait in _RETRY_WAITS_S:
             try:
                 return action()
             except OSError as exc:
                 if not is_transient(exc, self._swmr):
                     raise
-                logger.warning("%s: %s; opening it anew in %.1f s", self.path, exc, wait)
+                logger.warning("%s: %s; opening it again in %.1f s", self.path, exc, wait)
             self._reopen()
             time.sleep(wait)
         try:
@@ -324,11 +326,12 @@ class RowReader:
             ) from exc
 
     def _reopen(self) -> None:
-        if self._held is not None:
-            self._expect = self._expect or FileState(self._held.identity)
-            self._described = {**self._held.sources(), **self._described}
-            forget(self._held)
-            self._held = None
+        opened = self._opened.value
+        if opened is not None:
+            self._expect = self._expect or FileState(opened.identity)
+            self._described = {**opened.sources(), **self._described}
+            forget(opened)
+            self._opened.value = None
 
     def __enter__(self) -> Self:
         return self
@@ -339,7 +342,15 @@ class RowReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opened = PerProcess(_no_file)
 
     def __repr__(self) -> str:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
+
+
+def _no_file() -> OpenFile | None:
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 
 
@@ -35,19 +35,13 @@ class ReadStats:
 
     def add(self, other: ReadStats) -> None:
         """Count what `other` cost as well; several threads may do so at once."""
-        with _Adding.lock:
+        with _STATS_LOCK.value:
             for each in fields(self):
                 setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
-class _Adding:
-    """The lock of all counts: it is held for a few additions, once a read."""
-
-    lock = threading.Lock()
-
-
-# A thread that the child does not have may hold it.
-os.register_at_fork(after_in_child=lambda: setattr(_Adding, "lock", threading.Lock()))
+_STATS_LOCK = PerProcess(threading.Lock)
+"""One lock for all counts: it is held for a few additions, once a read."""
 
 
 @dataclass(slots=True)
