@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.coalesce import RowRange, RowRequest, Runs, range_pieces, request_of, solid_spans
+from ray_h5.hdf5.reading.coalesce import RowRange, RowRequest, Runs, contiguous_spans, range_pieces, request_of
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows
 
 MEBIBYTE = 1 << 20
@@ -61,7 +61,7 @@ def test_solid_spans_are_joined_and_cut():
     sizes = np.array([10, 20, MEBIBYTE, 5])
     begins = np.cumsum([3, *sizes[:-1]])
     offsets = np.array([100, 110, 130, 9])
-    assert list(solid_spans(offsets, begins, sizes)) == [
+    assert list(contiguous_spans(offsets, begins, sizes)) == [
         (100, 3, MEBIBYTE),
         (100 + MEBIBYTE, 3 + MEBIBYTE, 30),
         (9, 33 + MEBIBYTE, 5),
