@@ -16,7 +16,7 @@ from functools import partial
 import h5py
 
 from ray_h5.errors import RayH5Error, StaleIndexError
-from ray_h5.hdf5.checks.changes import check_identity, check_same_sources, check_sources_now
+from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.checks.chunks import ChunkGuard
 from ray_h5.hdf5.checks.sources import SourceGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list

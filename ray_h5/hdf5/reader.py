@@ -14,7 +14,7 @@ import numpy as np
 from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.checks.changes import check_identity
+from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes

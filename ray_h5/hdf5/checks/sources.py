@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_h5.errors import MissingSourceError
 from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.metadata.virtual import Mapping, Needed
+from ray_h5.hdf5.metadata.virtual import Needed, VirtualMapping
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
@@ -45,7 +45,7 @@ class SourceGuard:
         self._home = ""
         self._shape: tuple[int, ...] = ()
         self._chunks: ChunkGuard | None = None
-        self._mappings: list[Mapping] = []
+        self._mappings: list[VirtualMapping] = []
         self._bounds = np.empty((0, 2), np.int64)
 
     def check_column(self, name: str, request: Request, worker: Worker, library: Library) -> None:
@@ -70,7 +70,7 @@ class SourceGuard:
         for number in np.flatnonzero(first < behind).tolist():
             self._follow(self._mappings[number], opened, rows[first[number] : behind[number]], look)
 
-    def _follow(self, mapping: Mapping, opened: Opened, rows: np.ndarray, look: _Look) -> None:
+    def _follow(self, mapping: VirtualMapping, opened: Opened, rows: np.ndarray, look: _Look) -> None:
         for number, needed in mapping.followed(rows):
             names = mapping.names.numbered(number)
             key = self._home, *names
@@ -86,7 +86,7 @@ class SourceGuard:
     def _open(self, dataset: h5py.Dataset) -> None:
         self._shape, self._home = dataset.shape or (1,), dataset.file.filename
         if dataset.is_virtual:
-            self._mappings = list(Mapping.all_of(dataset))
+            self._mappings = list(VirtualMapping.all_of(dataset))
             self._bounds = np.array([mapping.bounds for mapping in self._mappings], np.int64).reshape(-1, 2)
         elif dataset.chunks is not None:
             self._chunks = self._guard_of(dataset)

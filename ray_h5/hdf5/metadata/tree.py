@@ -22,7 +22,7 @@ from ray_h5.hdf5.metadata.access import Access
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
-from ray_h5.hdf5.metadata.sources import Address, Traces, address_of
+from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
 from ray_h5.messages import near_names, printable
 
 
@@ -137,7 +137,7 @@ class H5Tree:
     access: Access
     sought: Sources = field(default_factory=dict)
     _linked: LinkedFiles = field(default_factory=dict)
-    _traces: Traces = field(default_factory=Traces)
+    _value_sources: ValueSources = field(default_factory=ValueSources)
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
     _entered: tuple[h5py.Group, Trail] | None = None
 
@@ -193,7 +193,7 @@ class H5Tree:
             address = address_of(dataset)
             if not trail.sources and address in self._layouts:
                 return replace(self._layouts[address], name=name)  # it has another name too
-            self._traces.look(trail, dataset, f"column {name!r}")
+            self._value_sources.check(trail, dataset, f"column {name!r}")
             at_home = not trail.sources or dataset.file == self.file
             sources = tuple(trail.sources.items())
             layout = describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError
-from ray_h5.hdf5.checks.changes import check_identity, check_state
+from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reading.arguments import as_names

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.hdf5.checks.changes import check_state
+from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan, by_file

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError, MissingSourceError
 from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.metadata.virtual import Mapping, RowBlocks
+from ray_h5.hdf5.metadata.virtual import RowBlocks, VirtualMapping
 from ray_h5.hdf5.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
 
@@ -272,8 +272,13 @@ def test_only_the_mappings_of_the_rows_are_followed(tmp_path, monkeypatch):
         layout[i * ROWS : (i + 1) * ROWS] = h5py.VirtualSource(f"s{i % 2}.h5", "d", (ROWS, ROW))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_virtual_dataset("x", layout)
-    followed, plain = [], Mapping.followed
-    monkeypatch.setattr(Mapping, "followed", lambda self, rows: followed.append(self.bounds) or plain(self, rows))
+    followed, plain = [], VirtualMapping.followed
+
+    def recording(self, rows):
+        followed.append(self.bounds)
+        return plain(self, rows)
+
+    monkeypatch.setattr(VirtualMapping, "followed", recording)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     assert_same(reader.read(["x"], [5, 3 * ROWS, 99 * ROWS + 1])["x"], np.stack([data[0][5], data[1][0], data[1][1]]))
     assert followed == [(i * ROWS, (i + 1) * ROWS) for i in (0, 3, 99)]
@@ -322,13 +327,13 @@ def test_a_source_that_goes_away_amid_a_read(tmp_path, monkeypatch):
     over(tmp_path / "a.h5", "s.h5", stored(tmp_path / "s.h5", {"compression": "gzip"}))
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     reader.read(["x"], [0])
-    plain = Mapping.followed
+    plain = VirtualMapping.followed
 
     def going(mapping, rows):
         (tmp_path / "s.h5").unlink(missing_ok=True)
         return plain(mapping, rows)
 
-    monkeypatch.setattr(Mapping, "followed", going)
+    monkeypatch.setattr(VirtualMapping, "followed", going)
     with pytest.raises(MissingSourceError, match=r"s\.h5"):
         reader.read(["x"], [7])
 
