@@ -1,6 +1,6 @@
-"""Open files of this process, kept for the next read.
+"""The open files of this process, in a bounded cache.
 
-A handle belongs to the process that opened it: after a fork the child starts with none, and a
+An open file belongs to the process that opened it: after a fork the cache of the child is empty, and a
 pickled `RowReader` opens its own.
 """
 
@@ -34,19 +34,20 @@ from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile, check_regular_file, identity_now
 
 MAX_OPEN_FILES = 64
-"""Files kept per process. Each costs a descriptor; the usual limit is 1024. Of a lower one they take a quarter."""
+"""Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
+quarter of them."""
 
 MAX_INDEX_BYTES = 256 << 20
-"""What the chunk indexes of the files kept may take, 28 bytes a chunk. That of the file used last is kept anyhow."""
+"""Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 
 class OpenFile:
-    """One file: its layout and chunk indexes, found when first needed, and its bytes.
+    """One file: its bytes, and its layout and chunk indexes, which are read when first needed.
 
     It holds a descriptor of its own. libhdf5 has the file open only inside `library`.
 
-    With `swmr`, a writer may have it open and add rows: the file is as it was when its columns were
-    described, and is told from another one by its inode alone.
+    With `swmr`, a writer may have it open and add rows. The columns stay as they were when they were
+    described. Size and times then change all the time, so the inode alone identifies the file.
     """
 
     def __init__(self, access: Access) -> None:
@@ -54,7 +55,7 @@ class OpenFile:
         self.access = access
         self._lock = threading.RLock()
         with open_h5(path, access.swmr) as file:
-            # A descriptor of our own: one that libhdf5 opened would carry its lock along.
+            # A descriptor of our own: that of libhdf5 holds its lock on the file.
             self.source = LocalFile.open(path)
             if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.source.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
@@ -68,7 +69,7 @@ class OpenFile:
 
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
-        """Lend libhdf5's view of the file."""
+        """Yield libhdf5's view of the file; close it at the end."""
         opened = OpenLibrary(self.access, self.identity)
         try:
             yield opened
@@ -76,7 +77,7 @@ class OpenFile:
             opened.close()
 
     def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
-        """Return the layout of column `name`, or raise why it cannot be read."""
+        """Return the layout of column `name`; raise the error that says why it cannot be read."""
         with self._lock:
             if name not in self._columns:
                 self._columns[name] = library.tree.column(name)
@@ -92,24 +93,24 @@ class OpenFile:
                 self._listed = tuple(listed)
                 self._columns.update(listed)
                 self._refused = {name: _fresh(error) for name, error in refused.items()}
-            # Columns may also have been asked for by names that are not in the list: "/x" is "x".
+            # `_columns` can have more names than the listing: "/x" is another name of "x".
             columns = {name: self._columns[name] for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
             sought = tuple(self._sought.items())
             return FileLayout(self.path, self.access.group, self.identity, columns, refused, sought)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
-        """Return what the values of columns take in the file."""
+        """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
             return {name: int(library.dataset(name).id.get_storage_size()) for name in names}
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
-        """Return what the file says of the values of columns."""
+        """Return what the file says about the values of columns."""
         with self.library() as library:
             return {name: notes_of(library.dataset(name)) for name in names}
 
     def reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
-        """Return what reads column `name`."""
+        """Return the reader of column `name`."""
         with self._lock:
             if name not in self._readers:
                 layout = self.column(name, library)
@@ -117,13 +118,16 @@ class OpenFile:
             return self._readers[name]
 
     def check_unchanged(self, names: Iterable[str]) -> None:
-        """Raise if the file, or another that these columns come from, is not as when it was described."""
+        """Raise if the file, or another one that these columns come from, has changed since it was described."""
         check_identity(self.path, self.identity, self.source.identity(), swmr=self.access.swmr)
         for name in names:
             check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
 
     def check_sources(self, name: str, expected: SourceStates) -> None:
-        """Raise unless the sources of a column are in some states: as it was described, or, if it was not, now."""
+        """Raise unless the sources of a column have the expected states.
+
+        Their states are those at the time when the column was described, or now if it was not described yet.
+        """
         if name in self._columns:
             check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self.access.swmr)
         else:
@@ -135,13 +139,13 @@ class OpenFile:
             return {name: layout.sources for name, layout in self._columns.items()}
 
     def is_current(self) -> bool:
-        """Tell whether what is known of files behind links still holds."""
+        """Return whether the other files that columns come from are unchanged."""
         with self._lock:
             sources = {*self._sought.items(), *(each for layout in self._columns.values() for each in layout.sources)}
         try:
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:
-            return False  # opened again, it says so of the columns that this concerns
+            return False  # the file is opened again, and reports the error for the columns concerned
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
@@ -187,7 +191,7 @@ class OpenFile:
 
 
 class OpenLibrary:
-    """A file as libhdf5 sees it, opened when first asked for."""
+    """libhdf5's view of a file. It is opened when first needed."""
 
     def __init__(self, access: Access, identity: FileIdentity) -> None:
         self._access = access
@@ -219,14 +223,14 @@ class OpenLibrary:
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:
-    """Return an error that says the same, and holds no frame of where it was raised."""
+    """Return a copy of an error without its traceback, whose frames would keep datasets open."""
     fresh = type(error)(*error.args)
     fresh.__dict__.update(error.__dict__)
     return fresh
 
 
 def _max_open() -> int:
-    """Return how many files may be kept: a part of the descriptors that this process may have."""
+    """Return how many files the cache may hold: at most a quarter of the descriptors of this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, limit // 4))
 

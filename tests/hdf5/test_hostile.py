@@ -284,7 +284,7 @@ def test_groups_deeper_than_is_listed(tmp_path, monkeypatch):
     level = tree._level
     monkeypatch.setattr(tree, "_level", lambda *args: opened.append(1) or level(*args))
     path = deep_groups(tmp_path / "a.h5", 6000)
-    with pytest.raises(CorruptFileError, match="more than 2048 groups one in the other below group '/', too many"):
+    with pytest.raises(CorruptFileError, match="more than 2048 nested groups below group '/', too many"):
         RowReader(path).columns  # noqa: B018  they are found when asked for
     assert len(opened) < 2100
     assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]

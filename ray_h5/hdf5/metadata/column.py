@@ -17,7 +17,7 @@ from ray_h5.hdf5.metadata.dtypes import kind_of, numpy_lacks, odd_type_of, plain
 from ray_h5.storage.byte_source import FileIdentity
 
 _MAX_ITEM_BYTES = 1 << 20
-"""The fill value of a column that is decoded here is kept in memory; a type of strings can claim 2 GiB."""
+"""A column that is decoded here keeps its fill value in memory. A string type in a file can claim 2 GiB."""
 
 SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
@@ -36,7 +36,7 @@ def describe_column(
     path : str
         The file that was opened, for messages.
     at_home : bool
-        Whether the dataset is stored in that file and not behind an external link.
+        Whether the dataset is in that file and not in one that an external link leads to.
     sources : tuple of (str, FileIdentity or None)
         The other files that its values come from, as in `ColumnLayout`.
 
@@ -45,7 +45,7 @@ def describe_column(
     UnsupportedColumnError
         If it cannot be read as rows.
     CodecUnavailableError
-        If nothing here decodes its chunks.
+        If neither this package nor h5py can decode its chunks.
     """
     where = f"{path}: column {name!r}"
     if dataset.shape is None or dataset.ndim == 0:
@@ -57,7 +57,7 @@ def describe_column(
     except TypeError as exc:
         raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
     kind = _kind_of(element, where)
-    # h5py makes these anew each time they are asked for; a folder of files has many columns.
+    # Asked for once: h5py creates them at each access, and a folder of files has many columns.
     made = dataset.id.get_create_plist()
     user_block = int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_userblock())
     pipeline = _pipeline(made)
@@ -66,7 +66,7 @@ def describe_column(
     odd_type = "" if dtype.hasobject else odd_type_of(dataset.id.get_type(), dtype)
     direct = (
         at_home
-        # Offsets under a user block differ between versions of libhdf5.
+        # With a user block, offsets differ between versions of libhdf5.
         and not user_block
         and not dtype.hasobject
         and not odd_type
@@ -118,10 +118,10 @@ def _item_bytes(dataset: h5py.Dataset) -> int:
 
 
 def _stored_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
-    """Return the size of a type in the file; libhdf5 tells what it is in memory."""
+    """Return the size of a type in the file. libhdf5's ``get_size`` is the size in memory."""
     kind = type_id.get_class()
     if kind == h5py.h5t.VLEN or (kind == h5py.h5t.STRING and type_id.is_variable_str()):
-        # A value of varying length is stored as its length, and an address and index in the global heap.
+        # A value of varying length is stored as its length, and its address and index in the global heap.
         return 4 + int(address_bytes) + 4
     if kind == h5py.h5t.ARRAY:
         return math.prod(type_id.get_array_dims()) * _stored_bytes(type_id.get_super(), address_bytes)
@@ -141,7 +141,7 @@ def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 def _fill(dataset: h5py.Dataset, made: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:
     if made.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
-        # libhdf5 then leaves what was never written as it is in the caller's buffer: h5py's is zero.
+        # libhdf5 leaves rows that were never written as they are in the caller's buffer. h5py's buffer is zero.
         return np.zeros((), plain_dtype(dtype))
     return np.asarray(dataset.fillvalue, dtype=plain_dtype(dtype))
 
@@ -165,13 +165,13 @@ def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
 
 def _is_direct(storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
     if storage == "contiguous":
-        return True  # without an offset too: nothing was ever written, all rows are the fill value
+        return True  # without an offset, it was never written: all rows are the fill value
     return storage == "chunked" and decodes(pipeline) and lists_its_chunks
 
 
 def _lists_its_chunks(dataset: h5py.Dataset) -> bool:
-    # Where one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
-    # array with that axis in front, and lists them under the coordinates of another chunk.
+    # If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
+    # array with that axis first, and lists them under the coordinates of other chunks.
     growing = [axis for axis, length in enumerate(dataset.maxshape) if length is None]
     return len(growing) != 1 or growing == [0]
 

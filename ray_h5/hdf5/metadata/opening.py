@@ -1,4 +1,4 @@
-"""Open a file with libhdf5, and say in our own words what goes wrong."""
+"""Opens a file with libhdf5, and translates the errors of h5py to `RayH5Error`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from ray_h5.errors import (
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 
+logger = logging.getLogger(__name__)
+
 _HEAD_BYTES = 2048
 
 
@@ -37,47 +39,47 @@ _SEEMS: tuple[tuple[bytes, str], ...] = (
     (rb"version https://git-lfs", "a pointer of Git LFS, not the file itself: fetch that with `git lfs pull`"),
     (rb"\s*<(!doctype\s+html|html)", "a web page (HTML), as a failed download leaves one: download the file again"),
 )
-"""How a file begins, as a regular expression that takes either case, and what it then seems to be."""
+"""How files of other formats begin (a regular expression, any case), and what to do with them."""
 
 
 _MATLAB = b"MATLAB 7.3"
 
 
 _FAMILY = b"NCSAfami"
-"""In the first of its files it stands in a superblock of version 0 or 1, or in the extension behind a later one."""
+"""The driver name in the first file of a family: in the superblock (versions 0 and 1), or in its extension."""
 
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
-"""A file name, parted around its last number; numbers in its extension do not count."""
+"""A file name: the text before its last number, the number, the rest. Numbers in the extension do not count."""
 
 
 def seems(path: str) -> str:
-    """Return what a file that is not HDF5 seems to be, and what to do; nothing if that cannot be told."""
+    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known."""
     head = _head(path)
     found = next((what for begins, what in _SEEMS if re.match(begins, head, re.IGNORECASE)), "")
     return f". It seems to be {found}." if found else ""
 
 
 def family_of(path: str) -> str | None:
-    """Return the pattern of the names of the files that `path` is one of, if libhdf5's family driver wrote them."""
+    """Return the name pattern of the family of files that `path` is a part of (libhdf5's family driver), or None."""
     folder, name = os.path.split(path)
     if not (numbered := _NUMBERED.fullmatch(name)):
         return None
     before, digits, after = numbered.groups()
     for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
-        # Only the first of them has a signature, and it says so.
+        # Only the first file of a family has a signature, and it names the driver.
         if _FAMILY in _head(os.path.join(folder, before + zero + after)):
             return os.path.join(folder, before + form + after)
     return None
 
 
 def is_of_matlab(path: str) -> bool:
-    """Tell whether MATLAB wrote a file: it then says so in a user block of 512 bytes."""
+    """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name."""
     return _head(path).startswith(_MATLAB)
 
 
 def _head(path: str) -> bytes:
-    """Return how a file begins; nothing of one that cannot be read, which is not what was asked."""
+    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -88,9 +90,6 @@ def _head(path: str) -> bytes:
         return b""
     finally:
         os.close(descriptor)
-
-
-logger = logging.getLogger(__name__)
 
 
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
@@ -105,8 +104,8 @@ _ERRNO = re.compile(r"errno = (\d+)")
 def open_h5(path: str, swmr: bool = False) -> h5py.File:
     """Open `path` for reading, for a short while.
 
-    As long as libhdf5 has a file open it keeps a lock on it, and refuses to open it in another
-    mode in the same process. So the file is closed again as soon as its metadata are read.
+    While libhdf5 has a file open, it holds a lock on it and refuses to open it in another mode in
+    the same process. So the file is closed as soon as its metadata are read.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
     Raises
     ------
     RayH5Error
-        The leaf that names the trouble.
+        If it cannot be opened.
     """
     check_regular_file(path)
     with translated(path):
@@ -126,10 +125,10 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
             return h5py.File(path, "r", swmr=swmr)
         except OSError as exc:
             if swmr and "SWMR read access flag not the same" in str(exc):
-                # This process has it open already, without; nobody writes to it then.
+                # This process already has it open without SWMR, so nobody writes to it.
                 return open_h5(path)
             if "flag values don't match" in str(exc):
-                # This process has it open already, with another locking mode.
+                # This process already has it open with another locking mode.
                 return _open_either_way(path, swmr)
             if _errno(exc) not in _NO_LOCKING_ERRNOS:
                 raise
@@ -154,7 +153,7 @@ def _open_either_way(path: str, swmr: bool) -> h5py.File:
 
 @contextlib.contextmanager
 def translated(path: str, doing: str = "opening") -> Iterator[None]:
-    """Turn what the operating system and h5py raise into the `RayH5Error` that names it."""
+    """Raise errors of the operating system and of h5py as the `RayH5Error` that names them."""
     try:
         yield
     except RayH5Error:
@@ -164,7 +163,7 @@ def translated(path: str, doing: str = "opening") -> Iterator[None]:
 
 
 def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
-    """Return the `RayH5Error` that names what an exception of the operating system or of h5py says."""
+    """Return the `RayH5Error` for an exception of the operating system or of h5py."""
     code = _errno(exc)
     return (
         _translate_h5py_error(exc, path, code)
@@ -174,7 +173,7 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
 
 
 def _translate_h5py_error(exc: Exception, path: str, code: int | None) -> RayH5Error | None:
-    """Return the `RayH5Error` for what libhdf5 says about a file; None if it says nothing that is known here."""
+    """Return the `RayH5Error` for an error text of libhdf5; None if the text is not known here."""
     if isinstance(exc, (FileNotFoundError, PermissionError)):
         return None
     text = _one_line(exc)
@@ -206,15 +205,15 @@ def _one_line(exc: Exception) -> str:
 
 
 def lacks_descriptors(exc: BaseException) -> bool:
-    """Tell whether an error is that this process may have no more files open."""
+    """Return whether an error says that this process may have no more files open."""
     causes = (exc, exc.__cause__)
     return any(cause is not None and _errno(cause) in NO_DESCRIPTOR_ERRNOS for cause in causes)
 
 
 def is_transient(exc: BaseException, swmr: bool = False) -> bool:
-    """Tell whether an error is one that may pass.
+    """Return whether an error may pass.
 
-    With `swmr`, what a writer is just changing may look damaged: half of it is old, half is new.
+    With `swmr`, a file may look damaged for a moment: the writer has changed half of something.
     """
     if swmr and isinstance(exc, (CorruptChunkError, CorruptFileError, TruncatedFileError)):
         return True
@@ -224,6 +223,6 @@ def is_transient(exc: BaseException, swmr: bool = False) -> bool:
 def _errno(exc: BaseException) -> int | None:
     code = getattr(exc, "errno", None)
     if code is None and (found := _ERRNO.search(str(exc))):
-        # Inside a look-up h5py reports an operating system error as a KeyError that only quotes it.
+        # In a look-up, h5py raises a KeyError for errors of the operating system. Its text has the errno.
         code = int(found.group(1))
     return code
