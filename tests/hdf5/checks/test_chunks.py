@@ -258,7 +258,7 @@ def test_nbit_that_was_deflated_too(tmp_path):
 @pytest.mark.parametrize(
     ("number", "value", "message"),
     [
-        (2, 36, "expected nbit of 140 bytes, found it of 36 values of 4 bytes"),
+        (2, 36, "expected nbit of 140 bytes, found 36 values of 4 bytes"),
         (3, 9, "cannot be undone"),
         (3, 3, "cannot be undone"),
         (6, 33, "cannot be undone"),

@@ -269,7 +269,7 @@ def test_a_source_that_appears(tmp_path):
     plan = planned(world, predicate=where(x=[1, 7]))
     assert rows_of(plan) == {"x": [1]}
     write(tmp_path / "n1.h5", x=ROWS + 6)
-    with pytest.raises(StaleIndexError, match="was not there when the column was described") as caught:
+    with pytest.raises(StaleIndexError, match="did not exist when the column was described") as caught:
         rows_of(plan)
     check_named(caught, world)
     assert rows_of(planned(world, predicate=where(x=[1, 7]))) == {"x": [1, 7]}
