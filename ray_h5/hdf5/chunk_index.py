@@ -273,7 +273,7 @@ class _Checks:
         self._demand(bool(np.all(sizes < MAX_CHUNK_BYTES)), "a stored chunk of more than 4 GiB")
         by_offset = np.argsort(offsets)
         ends = (offsets + sizes)[by_offset]
-        self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that lie over each other")
+        self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that overlap")
         return offsets, sizes
 
     def _numbers(self, corners: list[tuple[int, ...]]) -> np.ndarray:

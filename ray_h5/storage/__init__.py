@@ -1,1 +1,1 @@
-"""Where files are: which there are, how to tell a changed one, and their bytes. Today the local file system alone."""
+"""Where files are: their identities and their bytes. Today this is the local file system alone."""

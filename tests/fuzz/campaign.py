@@ -61,7 +61,7 @@ class Summary:
 def healthy_files(folder: Path) -> list[Healthy]:
     """Write the small files of the corpus that nothing is wrong with, and read each.
 
-    What is imported and loaded for that is there in all children then; each would do it anew.
+    All children then share what this imports and loads; otherwise each would do it again.
     """
     found = []
     for number, case in enumerate(case for case in CASES if case.healthy):

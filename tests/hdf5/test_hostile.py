@@ -65,7 +65,7 @@ def fixed(source, dataset="x"):
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """A folder of pipes, the current folder: whoever opens one waits for ever."""
+    """A folder of pipes, the current folder: a process that opens one waits for ever."""
     for folder in ("inside", "outside"):
         (tmp_path / folder).mkdir()
     for name in ("pipe0.h5", "pipe.h5"):
@@ -181,7 +181,7 @@ def test_virtual_columns_one_over_the_other(tmp_path):
     layout = RowReader(path).layout
     assert set(layout.columns) == {f"d{level}" for level in range(33)}
     assert_same(RowReader(path).read(["d32"])["d32"], ROWS)
-    with pytest.raises(CorruptFileError, match="column 'd40' lies over more than 32 other virtual datasets"):
+    with pytest.raises(CorruptFileError, match="column 'd40' comes from more than 32 nested virtual datasets"):
         RowReader(path).read(["d40"])
     assert all(isinstance(error, CorruptFileError) for error in layout.refused.values())
 
@@ -327,7 +327,7 @@ def test_rows_larger_than_any_memory(tmp_path, options):
         file.create_dataset("x", (4, 1 << 58), "f4", **options)
         file["ok"] = ROWS
     reader = RowReader(tmp_path / "a.h5")
-    with pytest.raises(OutOfMemoryError, match=r"cannot have the memory for values of float32 of shape \(1, 28823"):
+    with pytest.raises(OutOfMemoryError, match=r"no memory for values of float32 of shape \(1, 28823"):
         reader.read(["x"], [0])
     assert reader.read(["ok"], [1])["ok"].tolist() == [1]
 

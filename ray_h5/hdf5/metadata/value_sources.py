@@ -63,8 +63,8 @@ class _Finding:
         self.depth, self.ways = max(self.depth, source.depth + 1), self.ways + source.ways
         if self.depth > _MAX_DEPTH:
             raise CorruptFileError(
-                f"{where} lies over more than {_MAX_DEPTH} other virtual datasets, one over the other: too many to "
-                "follow. Write the values into one dataset."
+                f"{where} comes from more than {_MAX_DEPTH} nested virtual datasets: too many to follow. Write "
+                "the values into one dataset."
             )
         if self.ways > _MAX_WAYS:
             raise CorruptFileError(

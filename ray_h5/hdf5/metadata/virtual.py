@@ -88,7 +88,7 @@ class SourceNames:
     Attributes
     ----------
     file, dataset : str
-        ``%b`` in them stands for the number of a source.
+        ``%b`` in them is replaced by the number of a source.
     """
 
     file: str

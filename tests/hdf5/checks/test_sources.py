@@ -85,7 +85,7 @@ def virtual_over_a_link(folder, filters, bad):
 
 
 def counted(folder, filters, bad):
-    """Three sources of ``s%b.h5``, one behind the other; the second has the damage, of its own rows 4 and 5."""
+    """Three sources of ``s%b.h5``, one after the other; the second has the damage, of its own rows 4 and 5."""
     data = [stored(folder / f"s{number}.h5", filters, bad if number == 1 else None) for number in range(3)]
     source, unlimited = h5py.h5s.create_simple((ROWS, ROW)), h5py.h5s.UNLIMITED
     space = h5py.h5s.create_simple((ROWS, ROW), (unlimited, ROW))
@@ -141,7 +141,7 @@ def test_a_source_whose_list_of_chunks_cannot_be_true(tmp_path, place):
         dataset = file.create_dataset("d", data=random_rows((ROWS, ROW), "i8"), chunks=(2, ROW))
         first, second = (dataset.id.get_chunk_info(number).byte_offset for number in range(2))
     replace_once(path, second.to_bytes(8, "little"), first.to_bytes(8, "little"))
-    with pytest.raises(CorruptFileError, match=r"s.h5: column 'd'.*two chunks that lie over each other"):
+    with pytest.raises(CorruptFileError, match=r"s.h5: column 'd'.*two chunks that overlap"):
         RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"], [7])
 
 
@@ -228,7 +228,7 @@ SHAPES = [(4,), (4, 2), (2, 2), (2, 4), (8,), (6,), (3,), (4, 3), (5, 2), (2, 4,
 @pytest.mark.parametrize("actual", SHAPES)
 @pytest.mark.parametrize("declared", [(4,), (4, 2)])
 def test_sources_of_another_shape_than_the_mapping_says(tmp_path, declared, actual, is_whole):
-    """libhdf5 takes values one by one then: whichever chunk is damaged, no row is wrong."""
+    """libhdf5 then copies values one by one: no row is wrong, whatever chunk is damaged."""
     with h5py.File(tmp_path / "s.h5", "w") as file:
         data = np.arange(1, 1 + np.prod(actual)).reshape(actual)
         file.create_dataset("d", data=data, chunks=(1, *actual[1:]), compression="gzip")

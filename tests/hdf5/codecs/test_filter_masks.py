@@ -1,4 +1,4 @@
-"""Chunks as they may lie in a file: filters skipped, data damaged, pipelines of every kind."""
+"""Chunks as files may have them: filters skipped, data damaged, pipelines of every kind."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Files that cannot be opened, files that are in use, files that change: what the user is told."""
+"""Files that cannot be opened, files that are in use, files that change: what the errors say."""
 
 import contextlib
 import errno
@@ -556,7 +556,7 @@ PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 
 
 class Flaky:
-    """Fails `times` times with one error, then does what it stands for."""
+    """Fails `times` times with one error, then calls the function that it replaces."""
 
     def __init__(self, does, times, code, kind=OSError):
         self.does, self.left, self.code, self.kind = does, times, code, kind
@@ -596,7 +596,7 @@ def test_reads_that_fail_for_a_while(path, monkeypatch, opens, caplog, code, tim
     flaky = Flaky(os.preadv, times, code)
     monkeypatch.setattr(os, "preadv", flaky)
     assert_same(opened.read(["x"])["x"], VALUES)
-    assert len(opens) >= before + times, "it is opened anew before each new try"
+    assert len(opens) >= before + times, "it is opened again before each try"
     assert [record.levelname for record in caplog.records] == ["WARNING"] * times
     assert path in caplog.text
 

@@ -157,7 +157,7 @@ class TestUnallocated:
         np.testing.assert_array_equal(out, expected)
 
 
-# A row of two pages is fetched alone; rows of a few bytes share the page they lie on.
+# A row of two pages is fetched alone; rows of a few bytes share the page that they are on.
 LARGE, SMALL = 2048, 8
 
 

@@ -1,4 +1,4 @@
-"""Rows of 16 KiB and more that lie in the file as they are, each read by a call of its own."""
+"""Rows of 16 KiB and more that are stored as they are: each is read by a call of its own."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_pieces_of_a_range(rows, chunk_rows, row_bytes):
     assert all(piece.first % chunk_rows == 0 for piece in pieces[1:]), "no chunk is read twice"
 
 
-def test_solid_spans_are_joined_and_cut():
+def test_contiguous_spans_are_joined_and_cut():
     sizes = np.array([10, 20, MEBIBYTE, 5])
     begins = np.cumsum([3, *sizes[:-1]])
     offsets = np.array([100, 110, 130, 9])
@@ -107,7 +107,7 @@ def test_calls_of_a_whole_column(tmp_path):
     for name in ("contiguous", "chunks"):
         reader = RowReader(tmp_path / "a.h5")
         assert_same(reader.read([name])[name], values)
-        assert reader.stats.requests <= 20, "parts of the chunk index lie between chunks"
+        assert reader.stats.requests <= 20, "parts of the chunk index are between chunks"
         assert reader.stats.bytes_read == values.nbytes
 
 
