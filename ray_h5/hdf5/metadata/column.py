@@ -48,20 +48,15 @@ def describe_column(
         If neither this package nor h5py can decode its chunks.
     """
     where = f"{path}: column {name!r}"
-    if dataset.shape is None or dataset.ndim == 0:
-        empty = "has an empty (null) dataspace; a column needs a first axis of rows"
-        raise _without_rows(f"{where} {empty if dataset.shape is None else SINGLE_VALUE}")
-    try:
-        dtype = dataset.dtype
-        element, array_shape = split_array(dtype)
-    except TypeError as exc:
-        raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
+    _check_rows(dataset, where)
+    dtype = _dtype(dataset, where)
+    element, array_shape = split_array(dtype)
     kind = _kind_of(element, where)
     # Asked for once: h5py creates them at each access, and a folder of files has many columns.
-    made = dataset.id.get_create_plist()
+    properties = dataset.id.get_create_plist()
     user_block = int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_userblock())
-    pipeline = _pipeline(made)
-    storage = _storage(dataset, made)
+    pipeline = _pipeline(properties)
+    storage = _storage(dataset, properties)
     lists_its_chunks = _lists_its_chunks(dataset)
     odd_type = "" if dtype.hasobject else odd_type_of(dataset.id.get_type(), dtype)
     direct = (
@@ -84,7 +79,7 @@ def describe_column(
         chunk_shape=dataset.chunks,
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
-        fill=_fill(dataset, made, dtype) if direct else None,
+        fill=_fill(dataset, properties, dtype) if direct else None,
         element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
         enum=tuple(_enum(element)),
         lists_its_chunks=lists_its_chunks,
@@ -95,6 +90,20 @@ def describe_column(
         odd_type=odd_type,
         path=path,
     )
+
+
+def _check_rows(dataset: h5py.Dataset, where: str) -> None:
+    if dataset.shape is None:
+        raise _without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
+    if dataset.ndim == 0:
+        raise _without_rows(f"{where} {SINGLE_VALUE}")
+
+
+def _dtype(dataset: h5py.Dataset, where: str) -> np.dtype:
+    try:
+        return dataset.dtype
+    except TypeError as exc:
+        raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
 
 
 def _kind_of(element: np.dtype, where: str) -> Kind:
@@ -139,26 +148,26 @@ def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
         yield from _enum(dtype[field], f"{prefix}{field}.")
 
 
-def _fill(dataset: h5py.Dataset, made: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:
-    if made.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+def _fill(dataset: h5py.Dataset, properties: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:
+    if properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
         # libhdf5 leaves rows that were never written as they are in the caller's buffer. h5py's buffer is zero.
         return np.zeros((), plain_dtype(dtype))
     return np.asarray(dataset.fillvalue, dtype=plain_dtype(dtype))
 
 
-def _storage(dataset: h5py.Dataset, made: h5py.h5p.PropDCID) -> Storage:
+def _storage(dataset: h5py.Dataset, properties: h5py.h5p.PropDCID) -> Storage:
     if dataset.is_virtual:
         return "virtual"
     if dataset.external:
         return "external"
     layouts = {h5py.h5d.CHUNKED: "chunked", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.COMPACT: "compact"}
-    return cast("Storage", layouts[made.get_layout()])
+    return cast("Storage", layouts[properties.get_layout()])
 
 
-def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
+def _pipeline(properties: h5py.h5p.PropDCID) -> FilterPipeline:
     steps = []
-    for i in range(made.get_nfilters()):
-        filter_id, _, client_data, name = made.get_filter(i)
+    for i in range(properties.get_nfilters()):
+        filter_id, _, client_data, name = properties.get_filter(i)
         steps.append(FilterStep(filter_id, filter_name(filter_id, name), tuple(int(v) for v in client_data)))
     return FilterPipeline(tuple(steps))
 

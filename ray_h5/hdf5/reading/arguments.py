@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.opening import is_of_matlab
+from ray_h5.hdf5.metadata.file_formats import is_of_matlab
 from ray_h5.hdf5.reading.coalesce import Request, RowRange, request_of
 from ray_h5.messages import few
 

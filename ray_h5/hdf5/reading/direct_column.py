@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from ray_h5.hdf5.reading.coalesce import (
 )
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import InTurn, Job, Worker
+from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.storage.byte_source import ByteSource
 
 _SHARED_CHUNK_BYTES = 32 << 10
@@ -83,7 +83,7 @@ class DirectColumn:
             offsets = self._unfiltered_row_offsets(request.rows)
             if offsets is not None:
                 return self._copy_rows(request, offsets, out)
-        return self._chunk_jobs(_TouchedChunks.of(request, self._grid, self._index), out)
+        return self._chunk_jobs(TouchedChunks.of(request, self._grid, self._index), out)
 
     @property
     def _is_empty(self) -> bool:
@@ -140,7 +140,7 @@ class DirectColumn:
         read = partial(self._read_in_place, as_bytes(out)) if in_place else partial(self._read_cast, out)
         return [partial(read, *span) for span in spans]
 
-    def _chunk_jobs(self, chunks: _TouchedChunks, out: np.ndarray) -> list[Job]:
+    def _chunk_jobs(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
         missing = chunks.offsets == UNALLOCATED
         by_row = self._decoder.stores_raw(chunks.masks) & ~missing & self._by_row
         jobs: list[Job] = []
@@ -156,7 +156,7 @@ class DirectColumn:
 
     # Rows that are stored as they are --------------------------------------------------------
 
-    def _copy_chunk_rows(self, chunks: _TouchedChunks, out: np.ndarray) -> list[Job]:
+    def _copy_chunk_rows(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
         self._check_unfiltered_sizes(chunks)
         rows, runs = chunks.request, chunks.runs
         if isinstance(rows, RowRange):
@@ -210,7 +210,7 @@ class DirectColumn:
         worker.stats.requests += 1
         worker.stats.bytes_read += len(buffer)
 
-    def _check_unfiltered_sizes(self, chunks: _TouchedChunks) -> None:
+    def _check_unfiltered_sizes(self, chunks: TouchedChunks) -> None:
         wrong = np.flatnonzero(chunks.sizes != self._chunk_bytes)
         if len(wrong):
             found = int(chunks.sizes[wrong[0]])
@@ -219,7 +219,7 @@ class DirectColumn:
 
     # Chunks that were never written ----------------------------------------------------------
 
-    def _fill(self, chunks: _TouchedChunks, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
+    def _fill(self, chunks: TouchedChunks, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
         if self._grid.per_row > 1:
             for i, number in enumerate(chunks.numbers.tolist()):
                 where: Any = (chunks.run(i).indices(0)[1], *self._grid.slices(number))
@@ -234,7 +234,7 @@ class DirectColumn:
 
     # Chunks that are decoded -----------------------------------------------------------------
 
-    def _decode_jobs(self, chunks: _TouchedChunks, out: np.ndarray) -> list[Job]:
+    def _decode_jobs(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
         request = chunks.request
         whole = request.in_order(chunks.runs)
         whole &= (chunks.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
@@ -265,7 +265,7 @@ class DirectColumn:
                 self._scatter(chunk, work.chunks, i, work.out)
         worker.stats.chunks_decoded += stop - start
 
-    def _scatter(self, chunk: np.ndarray, chunks: _TouchedChunks, i: int, out: np.ndarray) -> None:
+    def _scatter(self, chunk: np.ndarray, chunks: TouchedChunks, i: int, out: np.ndarray) -> None:
         grid, number = self._grid, int(chunks.numbers[i])
         values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
         rows, places = chunks.run(i).indices(grid.first_row(number))
@@ -275,7 +275,7 @@ class DirectColumn:
         what: Any = (rows, *inside)
         out[where] = values[what]
 
-    def _corrupt(self, chunks: _TouchedChunks, i: int, reason: str) -> CorruptChunkError:
+    def _corrupt(self, chunks: TouchedChunks, i: int, reason: str) -> CorruptChunkError:
         found = int(chunks.numbers[i]), int(chunks.offsets[i]), int(chunks.sizes[i])
         return corrupt_chunk(self._path, self._layout, *found, reason)
 
@@ -283,7 +283,7 @@ class DirectColumn:
 class _DecodeWork:
     """Chunks to decode, as Python lists: a loop over small chunks reads these faster than numpy arrays."""
 
-    def __init__(self, chunks: _TouchedChunks, out: np.ndarray, flat: np.ndarray, whole: list[bool]) -> None:
+    def __init__(self, chunks: TouchedChunks, out: np.ndarray, flat: np.ndarray, whole: list[bool]) -> None:
         self.chunks = chunks
         self.out = out
         self.flat = flat
@@ -292,44 +292,3 @@ class _DecodeWork:
         self.ends: list[int] = (chunks.offsets + chunks.sizes).tolist()
         self.masks: list[int] = chunks.masks.tolist()
         self.places: list[int] = chunks.request.places_of(chunks.runs.start).tolist()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _TouchedChunks:
-    """The chunks that a request touches, each with the run of rows of the request that it holds."""
-
-    request: Request
-    numbers: np.ndarray
-    runs: Runs
-    offsets: np.ndarray
-    sizes: np.ndarray
-    masks: np.ndarray
-
-    @classmethod
-    def of(cls, request: Request, grid: ChunkGrid, index: ChunkIndex) -> _TouchedChunks:
-        along, runs = request.by_chunk(grid.chunk_rows)
-        numbers = grid.numbers(along)
-        spread = Runs(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
-        return cls(request, numbers, spread, *index.locate(numbers))
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.runs.stop - self.runs.start
-
-    def select(self, keep: np.ndarray | slice) -> _TouchedChunks:
-        runs = Runs(self.runs.start[keep], self.runs.stop[keep])
-        return _TouchedChunks(
-            self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep]
-        )
-
-    def run(self, i: int) -> Request:
-        """Return the rows of the request that chunk i of these holds."""
-        return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i])))
-
-    def rows_of(self) -> RowRequest:
-        """Return the rows of the request that these chunks hold; each chunk must occur once."""
-        skipped = self.runs.start - (np.cumsum(self.lengths) - self.lengths)
-        return self.request.listed().select(np.arange(self.lengths.sum()) + np.repeat(skipped, self.lengths))
