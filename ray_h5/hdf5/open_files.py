@@ -56,10 +56,10 @@ class OpenFile:
         self._lock = threading.RLock()
         with open_h5(path, access.swmr) as file:
             # A descriptor of our own: that of libhdf5 holds its lock on the file.
-            self.source = LocalFile.open(path)
-            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.source.stat()):
+            self.byte_source = LocalFile.open(path)
+            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.byte_source.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
-        self.identity = self.source.identity()
+        self.identity = self.byte_source.identity()
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
@@ -119,7 +119,7 @@ class OpenFile:
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another one that these columns come from, has changed since it was described."""
-        check_identity(self.path, self.identity, self.source.identity(), swmr=self.access.swmr)
+        check_identity(self.path, self.identity, self.byte_source.identity(), swmr=self.access.swmr)
         for name in names:
             check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
 
@@ -147,12 +147,15 @@ class OpenFile:
         except RayH5Error:
             return False  # the file is opened again, and reports the error for the columns concerned
 
+    def _size(self) -> int:
+        return self.byte_source.stat().st_size
+
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
         if layout.storage == "chunked":
             dataset = library.dataset(layout.name)
-            index = self._index(self.path, dataset, layout, lambda: self.source.stat().st_size)
-        return DirectColumn(self.path, layout, self.source, index)
+            index = self._index(self.path, dataset, layout, self._size)
+        return DirectColumn(self.path, layout, self.byte_source, index)
 
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         if layout.sources or layout.storage == "virtual":
@@ -160,8 +163,8 @@ class OpenFile:
             return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
         if layout.storage != "chunked":
             return H5pyColumn(self.path, layout)
-        source = None if layout.user_block else self.source
-        guard = self._guard(self.path, library.dataset(layout.name), layout, source, lambda: self.source.stat().st_size)
+        source = None if layout.user_block else self.byte_source
+        guard = self._guard(self.path, library.dataset(layout.name), layout, source, self._size)
         return H5pyColumn(self.path, layout, guard.check)
 
     def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard:

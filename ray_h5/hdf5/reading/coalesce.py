@@ -71,13 +71,13 @@ class RowRequest:
         """Return the indices of the rows in an array that begins with row `first`, and their places in the output."""
         return self.rows - first, self.places
 
-    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
         """Return the chunk of each run of rows that share one, and the runs."""
         chunks = self.rows // chunk_rows
-        runs = Runs.split(chunks[1:] != chunks[:-1])
+        runs = RowRuns.split(chunks[1:] != chunks[:-1])
         return chunks[runs.start], runs
 
-    def in_order(self, runs: Runs) -> np.ndarray:
+    def in_order(self, runs: RowRuns) -> np.ndarray:
         """Return for each run whether its rows and its places both increase by one."""
         return unbroken((np.diff(self.rows) == 1) & (np.diff(self.places) == 1), runs)
 
@@ -126,15 +126,15 @@ class RowRange:
         """Return the indices of the rows in an array that begins with row `first`, and their places in the output."""
         return slice(self.first - first, self.first - first + self.count), slice(self.place, self.place + self.count)
 
-    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
         """Return the chunk of each run of rows that share one, and the runs."""
         first, last = self.first // chunk_rows, (self.first + self.count - 1) // chunk_rows
         chunks = np.arange(first, last + 1, dtype=np.int64)
         edges = np.append(chunks, last + 1) * chunk_rows - self.first
         edges[0], edges[-1] = 0, self.count
-        return chunks, Runs(edges[:-1], edges[1:])
+        return chunks, RowRuns(edges[:-1], edges[1:])
 
-    def in_order(self, runs: Runs) -> np.ndarray:
+    def in_order(self, runs: RowRuns) -> np.ndarray:
         """Return for each run whether its rows and its places both increase by one."""
         return np.ones(len(runs.start), bool)
 
@@ -160,31 +160,31 @@ def _rises_by_one(numbers: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class RowRuns:
     """Half-open ranges ``[start[i], stop[i])`` of positions in a request."""
 
     start: np.ndarray
     stop: np.ndarray
 
     @classmethod
-    def whole(cls, count: int) -> Runs:
+    def whole(cls, count: int) -> RowRuns:
         """Return the one range of `count` positions."""
         return cls(np.zeros(1, np.int64), np.full(1, count, np.int64))
 
     @classmethod
-    def split(cls, breaks: np.ndarray) -> Runs:
+    def split(cls, breaks: np.ndarray) -> RowRuns:
         """Cut ``len(breaks) + 1`` positions: ``breaks[i]`` separates position i from i + 1."""
         cuts = np.flatnonzero(breaks) + 1
         return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
 
 
-def unbroken(steps: np.ndarray, runs: Runs) -> np.ndarray:
+def unbroken(steps: np.ndarray, runs: RowRuns) -> np.ndarray:
     """Return for each run whether all of its ``steps`` are true: bools, one between two neighbouring positions."""
     counted = np.concatenate([[0], np.cumsum(steps)])
     return counted[runs.stop - 1] - counted[runs.start] == runs.stop - runs.start - 1
 
 
-def row_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Runs:
+def row_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> RowRuns:
     """Join rows that are stored as they are into spans, each read with one call.
 
     Parameters
@@ -222,7 +222,7 @@ def contiguous_spans(
         Offset in the file, place in the output and size of each read.
     """
     at_once = max(1, _SPAN_BYTES // unit) * unit
-    joined = Runs.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
+    joined = RowRuns.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
     ends = (begins + sizes)[joined.stop - 1]
     for offset, begin, end in zip(
         offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
@@ -231,7 +231,7 @@ def contiguous_spans(
             yield offset + at - begin, at, min(at_once, end - at)
 
 
-def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
+def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> RowRuns:
     """Join stored chunks into spans, each read with one call.
 
     Parameters
@@ -252,7 +252,7 @@ def range_pieces(rows: RowRange, chunk_rows: int, row_bytes: int) -> Iterator[Ro
         yield RowRange(low, rows.place + low - rows.first, high - low)
 
 
-def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: int = 0) -> Runs:
+def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: int = 0) -> RowRuns:
     """Join rows into ranges that libhdf5 reads in one call; no chunk is in two of them.
 
     Parameters
@@ -273,14 +273,14 @@ def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: 
     return _limit(chunks * chunk_rows * row_bytes, breaks)
 
 
-def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes: int) -> tuple[Runs, np.ndarray]:
+def library_batches(rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_bytes: int) -> tuple[RowRuns, np.ndarray]:
     """Join spans into batches, each read with one call: one span that is almost full, or the single rows of several.
 
     Parameters
     ----------
     rows : numpy.ndarray
         int64, ascending.
-    spans : Runs
+    spans : RowRuns
         The result of `library_spans` for them.
     row_bytes : int
         Bytes of a row.
@@ -289,7 +289,7 @@ def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes
 
     Returns
     -------
-    batches : Runs
+    batches : RowRuns
         Ranges of positions in `rows`.
     full : numpy.ndarray
         bool: whether a batch is one span, and is read from its first row to its last.
@@ -301,11 +301,11 @@ def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes
     full |= row_bytes >= _SELECTED_ROW_BYTES
     parts = np.concatenate([[0], np.cumsum(counts)])[:-1] * row_bytes
     batches = _limit(parts, full[1:] | full[:-1])
-    return Runs(spans.start[batches.start], spans.stop[batches.stop - 1]), full[batches.start]
+    return RowRuns(spans.start[batches.start], spans.stop[batches.stop - 1]), full[batches.start]
 
 
-def _limit(offsets: np.ndarray, breaks: np.ndarray) -> Runs:
-    runs = Runs.split(breaks)
+def _limit(offsets: np.ndarray, breaks: np.ndarray) -> RowRuns:
+    runs = RowRuns.split(breaks)
     first = np.repeat(offsets[runs.start], runs.stop - runs.start)
     part = (offsets - first) // _SPAN_BYTES
-    return Runs.split(breaks | (part[1:] != part[:-1]))
+    return RowRuns.split(breaks | (part[1:] != part[:-1]))

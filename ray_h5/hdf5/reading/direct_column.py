@@ -18,7 +18,7 @@ from ray_h5.hdf5.reading.coalesce import (
     Request,
     RowRange,
     RowRequest,
-    Runs,
+    RowRuns,
     contiguous_spans,
     fetch_spans,
     row_spans,
@@ -45,16 +45,16 @@ class DirectColumn:
         The file, for messages.
     layout : ColumnLayout
         A column whose `direct` is true.
-    source : ByteSource
+    byte_source : ByteSource
         The bytes of the file.
     index : ChunkIndex, optional
         The chunks; None for contiguous data.
     """
 
-    def __init__(self, path: str, layout: ColumnLayout, source: ByteSource, index: ChunkIndex | None) -> None:
+    def __init__(self, path: str, layout: ColumnLayout, byte_source: ByteSource, index: ChunkIndex | None) -> None:
         self._path = path
         self._layout = layout
-        self._source = source
+        self._byte_source = byte_source
         self._index = index
         self._grid = ChunkGrid.of(layout)
         self._row_bytes = layout.row_bytes
@@ -120,17 +120,17 @@ class DirectColumn:
             return []
         if self._index is None:
             assert self._layout.offset is not None
-            runs, offsets = Runs.whole(len(rows)), np.array([self._layout.offset + rows.first * self._row_bytes])
+            runs, offsets = RowRuns.whole(len(rows)), np.array([self._layout.offset + rows.first * self._row_bytes])
             return self._copy_runs(rows, runs, offsets, out)
         chunks, runs = rows.by_chunk(self._grid.chunk_rows)
         found = self._unfiltered_chunk_offsets(chunks)
         return [] if found is None else self._copy_runs(rows, runs, found + self._bytes_before(rows, runs), out)
 
-    def _bytes_before(self, rows: RowRange, runs: Runs) -> np.ndarray:
+    def _bytes_before(self, rows: RowRange, runs: RowRuns) -> np.ndarray:
         """Return how many bytes of its chunk are before each run."""
         return (rows.first + runs.start) % self._grid.chunk_rows * self._row_bytes
 
-    def _copy_runs(self, rows: RowRange, runs: Runs, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
+    def _copy_runs(self, rows: RowRange, runs: RowRuns, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies runs of a range, each from its offset; nothing if that takes many small reads."""
         in_place = self._lands_in_place(out)
         begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
@@ -206,7 +206,7 @@ class DirectColumn:
         out[places] = stored[(offsets - low) // self._row_bytes]
 
     def _fetch(self, offset: int, buffer: np.ndarray, worker: Worker) -> None:
-        self._source.read_into(offset, buffer.data)
+        self._byte_source.read_into(offset, buffer.data)
         worker.stats.requests += 1
         worker.stats.bytes_read += len(buffer)
 
@@ -225,7 +225,7 @@ class DirectColumn:
                 where: Any = (chunks.run(i).indices(0)[1], *self._grid.slices(number))
                 out[where] = self._layout.fill
         elif isinstance(rows := chunks.request, RowRange):
-            joined = Runs.split(chunks.runs.stop[:-1] != chunks.runs.start[1:])
+            joined = RowRuns.split(chunks.runs.stop[:-1] != chunks.runs.start[1:])
             begins, ends = chunks.runs.start[joined.start], chunks.runs.stop[joined.stop - 1]
             for begin, end in zip((begins + rows.place).tolist(), (ends + rows.place).tolist(), strict=True):
                 out[begin:end] = self._layout.fill

@@ -18,7 +18,7 @@ from ray_h5.hdf5.reading.coalesce import (
     Request,
     RowRange,
     RowRequest,
-    Runs,
+    RowRuns,
     library_batches,
     library_spans,
     range_pieces,
@@ -104,7 +104,7 @@ class H5pyColumn:
             part = request.select(slice(starts[i], stops[some][-1]))
             yield part, list(zip(made[some], full[some].tolist(), strict=True))
 
-    def _spans(self, rows: np.ndarray) -> Runs:
+    def _spans(self, rows: np.ndarray) -> RowRuns:
         # In other storage, the rows between two requested ones may be in a file that is not needed.
         gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
         return library_spans(rows, self.layout.chunk_rows, self.layout.row_bytes, gap_bytes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_h5.hdf5.chunk_index import ChunkGrid, ChunkIndex
-from ray_h5.hdf5.reading.coalesce import Request, RowRequest, Runs
+from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,7 +16,7 @@ class TouchedChunks:
 
     request: Request
     numbers: np.ndarray
-    runs: Runs
+    runs: RowRuns
     offsets: np.ndarray
     sizes: np.ndarray
     masks: np.ndarray
@@ -25,7 +25,7 @@ class TouchedChunks:
     def of(cls, request: Request, grid: ChunkGrid, index: ChunkIndex) -> TouchedChunks:
         along, runs = request.by_chunk(grid.chunk_rows)
         numbers = grid.numbers(along)
-        spread = Runs(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
+        spread = RowRuns(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
         return cls(request, numbers, spread, *index.locate(numbers))
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class TouchedChunks:
         return self.runs.stop - self.runs.start
 
     def select(self, keep: np.ndarray | slice) -> TouchedChunks:
-        runs = Runs(self.runs.start[keep], self.runs.stop[keep])
+        runs = RowRuns(self.runs.start[keep], self.runs.stop[keep])
         return TouchedChunks(
             self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep]
         )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.coalesce import RowRange, RowRequest, Runs, contiguous_spans, range_pieces, request_of
+from ray_h5.hdf5.reading.coalesce import RowRange, RowRequest, RowRuns, contiguous_spans, range_pieces, request_of
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows
 
 MEBIBYTE = 1 << 20
@@ -28,7 +28,7 @@ def test_a_range_is_what_it_lists(rows, chunk_rows, start, stop):
     assert rows.bounds == listed.bounds
     assert request_of(listed.rows, listed.places) == rows == listed.packed()
     for found, expected in zip(rows.by_chunk(chunk_rows), listed.by_chunk(chunk_rows), strict=True):
-        if isinstance(found, Runs):
+        if isinstance(found, RowRuns):
             assert (found.start.tolist(), found.stop.tolist()) == (expected.start.tolist(), expected.stop.tolist())
             assert rows.in_order(found).tolist() == listed.in_order(found).tolist()
             assert rows.places_of(found.start).tolist() == listed.places_of(found.start).tolist()
