@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import NotFoundError, NotHDF5Error
+from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect import add_inspect
@@ -450,4 +451,4 @@ def test_advice(column, stored, expected):
     ids=lambda each: str(each)[:40],
 )
 def test_filters_say_how_hard_they_tried(step, expected):
-    assert step.described == expected
+    assert describe_filter(step) == expected

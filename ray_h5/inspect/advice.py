@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ray_h5.hdf5.chunk_index import ChunkGrid
+from ray_h5.hdf5.codecs.filters import UNCOMPRESSED
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
-
-_KEEP_SIZE = frozenset({2, 3})
-"""The filters shuffle and fletcher32, which do not compress."""
 
 _TINY_BYTES = 4 << 10
 """For a smaller chunk, finding it and starting its decoding costs more than its bytes."""
@@ -139,7 +137,7 @@ class _Chunks:
     def save_nothing(self) -> str:
         layout, stored = self.layout, self.stored_bytes
         real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
-        compressed = any(step.id not in _KEEP_SIZE for step in layout.pipeline.steps)
+        compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
         if not compressed or not real or stored < _SAVED * real:
             return ""
         return f"{layout.pipeline} makes {stored} bytes of {real}: it costs its decoding and saves nothing."

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
+from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
@@ -76,7 +77,7 @@ class ColumnReport:
             row_shape=layout.row_shape,
             storage=layout.storage,
             chunk_shape=layout.chunk_shape,
-            pipeline=tuple(step.described for step in layout.pipeline.steps),
+            pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
             stored_bytes=stored_bytes,
             real_bytes=None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes,
             direct=layout.direct,

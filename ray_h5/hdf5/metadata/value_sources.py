@@ -1,4 +1,4 @@
-"""Where the values of a dataset come from, however many files away: a look at each of these before libhdf5 has one."""
+"""The files that the values of a dataset come from. Each is checked before libhdf5 opens it."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from ray_h5.hdf5.metadata.virtual import SourceNames, sources_named
 from ray_h5.messages import printable
 
 _MAX_DEPTH = 32
-"""Virtual datasets that may lie one over the other."""
+"""How deep virtual datasets of virtual datasets may be nested."""
 
 _MAX_WAYS = 1 << 22
-"""Ways from a dataset to what it comes from: libhdf5 goes each of them, and they double with each level (measured:
-0.2 s for these, 7.7 s for 32 times as many)."""
+"""Ways from a dataset to its sources. libhdf5 follows each of them, and each level can double them (measured: 0.2 s
+for this many, 7.7 s for 32 times as many)."""
 
 _MAX_NUMBERED = 1 << 20
 
 Address: TypeAlias = tuple[int, int]
-"""What tells an object of the open files from the others, whatever its names."""
+"""File number and byte offset of an object: they identify it among the open files, whatever its names are."""
 
 
 def address_of(found: h5py.Group | h5py.Dataset) -> Address:
-    """Return where an object is: in which of the open files, and at which byte of it."""
+    """Return the number of an object's file and its byte offset in it."""
     info = h5py.h5o.get_info(found.id)
     return info.fileno, info.addr
 
 
 @dataclass(slots=True)
-class _Origin:
-    """What a look at a dataset found.
+class _Finding:
+    """What was found about the sources of one dataset.
 
     Attributes
     ----------
     sources : Sources
-        The files outside that its values come from.
+        The other files that its values come from.
     depth : int
-        How many virtual datasets lie one over the other, this one included.
+        Levels of virtual datasets, this one included.
     ways : int
-        On how many ways libhdf5 gets at its values.
+        Number of ways from this dataset to its sources.
     failure : (type, str, str), optional
-        Why they cannot be read: the error without its traceback, which would keep open what was looked at, and the
-        column that its message names.
+        Why its values cannot be read: type and message of the error, and the column that the message names. The
+        error itself is not kept: its traceback would keep datasets open.
     """
 
     sources: Sources = field(default_factory=dict)
@@ -55,16 +55,16 @@ class _Origin:
     ways: int = 1
     failure: tuple[type[RayH5Error], str, str] | None = None
 
-    def add(self, source: _Origin, where: str) -> None:
-        """Note that values come from `source`, which was looked at; raise what keeps these from being read."""
+    def add(self, source: _Finding, where: str) -> None:
+        """Add what was found about a source; raise if its values cannot be read."""
         if source.failure is not None:
             self.sources.update(source.sources)
             raise _SourceFailedError(source.failure)
         self.depth, self.ways = max(self.depth, source.depth + 1), self.ways + source.ways
         if self.depth > _MAX_DEPTH:
             raise CorruptFileError(
-                f"{where} lies over more than {_MAX_DEPTH} other virtual datasets, one over the other: too many to "
-                "follow. Write the values into one dataset."
+                f"{where} comes from more than {_MAX_DEPTH} nested virtual datasets: too many to follow. Write "
+                "the values into one dataset."
             )
         if self.ways > _MAX_WAYS:
             raise CorruptFileError(
@@ -75,7 +75,7 @@ class _Origin:
 
 
 class _SourceFailedError(Exception):
-    """Why a source cannot be read is why what comes from it cannot."""
+    """A source cannot be read, so the dataset that needs it cannot be read either."""
 
     def __init__(self, failure: tuple[type[RayH5Error], str, str]) -> None:
         super().__init__()
@@ -83,98 +83,102 @@ class _SourceFailedError(Exception):
 
 
 @dataclass(slots=True)
-class _Step:
-    """A dataset that is being looked at: the sources that were not looked at yet, and the one that is."""
+class _Visit:
+    """A dataset that is being checked: its sources that were not checked yet, and the one that is checked now."""
 
-    origin: _Origin
+    finding: _Finding
     sources: Iterator[h5py.Dataset]
     entered: Address | None = None
 
 
-class Traces:
-    """The looks at the datasets that values of one file come from. Each dataset is looked at once.
+class ValueSources:
+    """Checks the datasets that values of one file come from, each dataset once.
 
-    It asks a dataset for its creation list alone: asked for the shape of a virtual one, libhdf5 opens its sources.
+    It reads the creation property lists alone: libhdf5 opens the sources of a virtual dataset that is asked for its
+    shape.
     """
 
     def __init__(self) -> None:
-        self._known: dict[Address, _Origin] = {}
+        self._known: dict[Address, _Finding] = {}
 
-    def look(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
-        """Note in `trail` each file that the values of a dataset come from, or raise why they cannot be read.
+    def check(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
+        """Add each file that the values of a dataset come from to `trail`; raise if they cannot be read.
 
-        `where` says in messages which dataset that is.
+        `where` names the dataset in messages.
         """
         if _is_plain(dataset):
             return
         address = address_of(dataset)
         if address not in self._known:
-            self._explore(trail, dataset, where)
-        origin = self._known[address]
-        trail.sources.update(origin.sources)
-        if origin.failure is None:
+            self._walk(trail, dataset, where)
+        finding = self._known[address]
+        trail.sources.update(finding.sources)
+        if finding.failure is None:
             return
-        error, message, of = origin.failure
+        error, message, of = finding.failure
         if of != where:
             reason = message.removeprefix(f"{trail.path}: ")
             message = f"{trail.path}: {where} comes from what cannot be read: {reason}"
         raise error(message)
 
-    def _explore(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
-        """Look at a dataset, and before it at all that its values come from. Nothing here may go by recursion."""
-        steps = {address_of(dataset): _step(trail, dataset, where)}
-        while steps:
-            address = next(reversed(steps))
-            step = steps[address]
+    def _walk(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
+        """Check a dataset, after all datasets that its values come from.
+
+        A file can nest them deeper than Python's stack, so this is a loop and no recursion.
+        """
+        visits = {address_of(dataset): _visit(trail, dataset, where)}
+        while visits:
+            address = next(reversed(visits))
+            visit = visits[address]
             try:
-                source = self._next(step, f"{trail.path}: virtual dataset of {where}")
+                source = self._next(visit, f"{trail.path}: virtual dataset of {where}")
                 if source is not None:
-                    step.entered = address_of(source)
-                    if step.entered in steps:
+                    visit.entered = address_of(source)
+                    if visit.entered in visits:
                         what = f"{trail.path}: virtual dataset of {where}"
                         raise MissingSourceError(f"{what} leads back to {source.name!r}, which it comes from: a loop")
-                    if step.entered not in self._known:
-                        steps[step.entered] = _step(trail, source, where)
+                    if visit.entered not in self._known:
+                        visits[visit.entered] = _visit(trail, source, where)
                     continue
             except TransientIOError:
                 raise
             except _SourceFailedError as exc:
-                step.origin.failure = exc.failure
+                visit.finding.failure = exc.failure
             except RayH5Error as exc:
-                step.origin.failure = type(exc), str(exc), where
-            self._known[address] = step.origin
-            del steps[address]
+                visit.finding.failure = type(exc), str(exc), where
+            self._known[address] = visit.finding
+            del visits[address]
 
-    def _next(self, step: _Step, where: str) -> h5py.Dataset | None:
-        """Return the next source of a dataset that has sources itself."""
-        if step.entered is not None:
-            step.origin.add(self._known[step.entered], where)
-        for source in step.sources:
+    def _next(self, visit: _Visit, where: str) -> h5py.Dataset | None:
+        """Return the next source that has sources itself; None after the last one."""
+        if visit.entered is not None:
+            visit.finding.add(self._known[visit.entered], where)
+        for source in visit.sources:
             if not _is_plain(source):
                 return source
-            step.origin.add(_Origin(), where)
+            visit.finding.add(_Finding(), where)
         return None
 
 
 def _is_plain(dataset: h5py.Dataset) -> bool:
-    """Tell whether a dataset has its values where it is."""
+    """Return whether the values of a dataset are in its own file."""
     return not dataset.is_virtual and not dataset.external
 
 
-def _step(trail: Trail, dataset: h5py.Dataset, where: str) -> _Step:
-    origin = _Origin()
-    own = Trail(trail.access, trail.linked, origin.sources)
-    return _Step(origin, (_mapped if dataset.is_virtual else _stored_outside)(own, dataset, where))
+def _visit(trail: Trail, dataset: h5py.Dataset, where: str) -> _Visit:
+    finding = _Finding()
+    own = Trail(trail.access, trail.linked, finding.sources)
+    return _Visit(finding, (_mapped if dataset.is_virtual else _stored_outside)(own, dataset, where))
 
 
 def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:
-    """Yield the sources of a virtual dataset; go on from each only once it is known that its values may be read."""
+    """Yield the sources of a virtual dataset. The caller checks each one before it asks for the next."""
     what = f"virtual dataset of {where}"
     for names, ndim in dict.fromkeys(sources_named(dataset.id.get_create_plist())):
         for source in _sources(trail, dataset, names, what):
             yield source
             if ndim not in {None, source.ndim}:
-                # libhdf5 (2.0) may crash then.
+                # libhdf5 (2.0) may crash on such a mapping.
                 raise CorruptFileError(
                     f"{trail.path}: {what} selects from {source.name!r} of {printable(source.file.filename)} as if it "
                     f"had {ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
@@ -182,7 +186,7 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
 
 
 def _sources(trail: Trail, dataset: h5py.Dataset, names: SourceNames, where: str) -> Iterator[h5py.Dataset]:
-    """Yield what a mapping leads to, each once it is known that it may be read."""
+    """Yield the source datasets of a mapping: one, or the numbered ones up to the first that is missing."""
     for number in range(_MAX_NUMBERED if names.is_numbered else 1):
         try:
             source = trail.source(dataset, *names.numbered(number), where)
@@ -194,7 +198,7 @@ def _sources(trail: Trail, dataset: h5py.Dataset, names: SourceNames, where: str
 
 
 def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:
-    """Look at the files of external storage: libhdf5 would make zeros of what is not there."""
+    """Check the files of external storage: libhdf5 would return zeros for a missing part. It yields no dataset."""
     yield from ()
     what = f"external storage of {where}"
     left = (dataset.size or 0) * dataset.id.get_type().get_size()

@@ -1,13 +1,13 @@
-"""Files that are not as they were when something was found out about them, and what is raised then."""
+"""Checks that files have not changed since they were planned or described."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
-from ray_h5.hdf5.layout import FileIdentity, FileState, SourceStates
-from ray_h5.hdf5.metadata.access import identity_now
-from ray_h5.hdf5.metadata.opening import check_regular_file
+from ray_h5.hdf5.layout import FileState, SourceStates
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import check_regular_file, identity_now
 
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 
@@ -15,7 +15,7 @@ _ADVICE = "Make the dataset again; if something still writes to the file, wait f
 def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
     """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
 
-    With `swmr`, if it is another file: a writer may have changed its size and its times.
+    With `swmr`, a writer may have changed its size and times: only another inode is an error.
     """
     if _differ(expected, found, swmr):
         raise StaleIndexError(
@@ -24,21 +24,21 @@ def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, sw
 
 
 def check_state(path: str, expected: FileState) -> None:
-    """Raise unless a file, and the sources of its columns, are in the states expected, now; nothing is opened."""
+    """Raise unless a file and the sources of its columns now have the expected states. No file is opened."""
     check_identity(path, expected.identity, FileIdentity.of(check_regular_file(path)))
     for column, sources in expected.sources.items():
         check_sources_now(path, column, sources)
 
 
 def check_sources_now(path: str, column: str, expected: SourceStates, *, swmr: bool = False) -> None:
-    """Raise unless the sources of a column are in the states expected, now.
+    """Raise unless the sources of a column now have the expected states.
 
     Raises
     ------
     StaleIndexError
-        If a source changed, or is there and was not.
+        If a source changed, or was missing and exists now.
     MissingSourceError
-        If a source is no longer there: libhdf5 would fill in, and say nothing.
+        If a source is missing now: libhdf5 would return fill values without an error.
     """
     for source, state in expected:
         _check_source(path, column, source, state, identity_now(source), swmr)
@@ -47,7 +47,7 @@ def check_sources_now(path: str, column: str, expected: SourceStates, *, swmr: b
 def check_same_sources(
     path: str, column: str, expected: SourceStates, found: SourceStates, *, swmr: bool = False
 ) -> None:
-    """Raise unless the sources that a column was found to have are those expected; errors as in `check_sources_now`."""
+    """Raise unless the sources `found` for a column are the expected ones; errors as in `check_sources_now`."""
     if found == expected:
         return
     states = dict(found)
@@ -67,10 +67,10 @@ def _check_source(
 ) -> None:
     leads = f"{path}: column {column!r} leads to {source}"
     if expected is None:
-        # With swmr a reader keeps to the rows that there were.
+        # With swmr, a reader does not use rows that were added later.
         if found is not None and not swmr:
             raise StaleIndexError(
-                f"{leads}, which was not there when the column was described: there may be more rows now, or other "
+                f"{leads}, which did not exist when the column was described: it may have more rows now, or other "
                 f"ones. {_ADVICE}"
             )
     elif found is None:
