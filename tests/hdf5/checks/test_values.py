@@ -11,9 +11,14 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from ray_h5.hdf5.checks.heap import ReferenceLayout
-from tests.hdf5.h5kit import overwrite, plist_with, run_python
+from ray_h5.errors import CorruptChunkError
+from ray_h5.hdf5.checks.header import FileWidths, messages
+from ray_h5.hdf5.checks.heap import ReferenceLayout, reader_of
+from ray_h5.hdf5.reader import RowReader
+from tests.hdf5.h5kit import by_h5py, overwrite, plist_with, run_python
 
 CLAIMED = 0x7FFF_FFF0
 BYTES = 1357
@@ -42,7 +47,7 @@ STORAGES = {
     "blosc2": {"chunks": (4, 2), **hdf5plugin.Blosc2()},
     "grows along the second axis": {"chunks": (4, 2), "compression": "gzip", "maxshape": (10, None)},
     "grows": {"chunks": (4, 2), "maxshape": (None, 3), "compression": "gzip"},
-    "one row a chunk": {"chunks": (1, 3)},
+    "one row a chunk": {"chunks": (1, 2)},
 }
 SHAPE, BAD = (10, 3), (6, 1)
 
@@ -96,8 +101,9 @@ def made(path, dtype, storage, *, libver=None, sizes=None, shape=SHAPE, bad=BAD,
     with h5py.File(h5py.h5f.create(str(path).encode(), h5py.h5f.ACC_TRUNC, plist, access)) as file:
         dataset = create(file, "x", shape, dtype, storage, path.parent)
         values = np.empty(shape, dtype)
+        lengths = options.get("lengths", [2, 0, 4, 3, 9])
         for number, at in enumerate(np.ndindex(shape)):
-            values[at] = value_of(dtype, BYTES if at == bad else 0 if number == 3 else 2 + number % 7)
+            values[at] = value_of(dtype, BYTES if at == bad else lengths[number % len(lengths)])
         dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values, h5py.h5t.py_create(dtype))
         for i in range(options.get("attributes", 0)):
             dataset.attrs[f"attribute{i}"] = np.arange(50)
@@ -254,3 +260,132 @@ def test_a_claimed_length_takes_no_memory(tmp_path, dtype):
     unit = 8 if "float64" in dtype else 1
     for path, (found, peak) in measured(paths).items():
         assert_refused(found, peak, CLAIMED * unit, path)
+
+
+FILES = {
+    "a user block": {"userblock_size": 1024},
+    "addresses of four bytes": {"sizes": (4, 4)},
+    "addresses of four bytes, lengths of two": {"sizes": (4, 2)},
+    "the first version": {"libver": h5py.h5f.LIBVER_EARLIEST},
+    "the first version, a user block": {"libver": h5py.h5f.LIBVER_EARLIEST, "userblock_size": 512},
+    "the last version": {"libver": h5py.h5f.LIBVER_LATEST},
+}
+
+
+@pytest.mark.parametrize("options", FILES.values(), ids=FILES)
+def test_files_of_all_kinds(tmp_path, options):
+    paths = []
+    for storage, dtype in itertools.product(
+        ("contiguous", "compact", "external", "gzip", "chunks"), ("list", "compound")
+    ):
+        folder = tmp_path / f"{storage} {dtype}"
+        folder.mkdir()
+        paths.append(made(folder / "a.h5", DTYPES[dtype], storage, **options))
+        assert_equals_h5py(paths[-1])
+        damaged(paths[-1])
+    for path, (found, peak) in measured(paths).items():
+        assert_refused(found, peak, CLAIMED, path)
+
+
+def assert_equals_h5py(path, rows=slice(None)):
+    found, expected = RowReader(path, allow_external=["/"]).read(["x"], rows)["x"], by_h5py(path, "x", rows)
+    assert found.shape == expected.shape
+    assert repr(found.tolist()) == repr(expected.tolist())
+
+
+@pytest.mark.parametrize("storage", ["contiguous", "compact", "gzip"])
+@pytest.mark.parametrize("name", ["link", "virtual"])
+def test_values_in_other_files(tmp_path, storage, name):
+    source = damaged(made(tmp_path / "s.h5", TEXT, storage))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["link"] = h5py.ExternalLink(str(source), "x")
+        layout = h5py.VirtualLayout((10, 3), TEXT)
+        layout[:6] = h5py.VirtualSource(str(source), "x", (10, 3))[:6]
+        layout[6:] = h5py.VirtualSource(str(source), "x", (10, 3))[6:]
+        file.create_virtual_dataset("virtual", layout)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    assert len(reader.read([name], [0, 3])[name]) == 2
+    reads = reader.stats.h5py_reads
+    with pytest.raises(CorruptChunkError, match=rf"leads to .*s\.h5.*row 6.* claims {CLAIMED} bytes"):
+        reader.read([name], [6])
+    assert reader.stats.h5py_reads == reads  # libhdf5 was not asked
+    assert len(reader.read([name], [3])[name]) == 1
+
+
+@pytest.mark.parametrize("claimed", [BYTES + 1, BYTES - 1, 1 << 20])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_small_claims_are_named_too(tmp_path, storage, claimed):
+    """libhdf5 refuses these itself, and does not say which value it is."""
+    path = damaged(made(tmp_path / "a.h5", DTYPES["compound"], storage), claimed)
+    reader = RowReader(path, allow_external=[tmp_path])
+    with pytest.raises(
+        CorruptChunkError, match=rf"column 'x'.*row 6.*claims {claimed} bytes in object \d+ .*found {BYTES} bytes"
+    ):
+        reader.read(["x"])
+    assert len(reader.read(["x"], [9])["x"]) == 1
+
+
+def test_a_value_of_no_bytes_may_claim_any_length(tmp_path):
+    """Its address is 0, and libhdf5 does not look at the rest."""
+    path = made(tmp_path / "a.h5", TEXT, "contiguous")
+    with h5py.File(path) as file:
+        at = file["x"].id.get_offset() + 16 * 1
+        assert file["x"][0, 1] == b""
+    overwrite(path, at, struct.pack("<IQI", CLAIMED, 0, 0))
+    assert_equals_h5py(path)
+
+
+@pytest.mark.parametrize("place", [1 << 40, 0xFFFF_FFFF_FFFF_FFFF, 8, 0x7FFF_FFFF_FFFF_FFF0])
+def test_references_to_no_heap(tmp_path, place):
+    path = made(tmp_path / "a.h5", TEXT, "contiguous")
+    with h5py.File(path) as file:
+        at = file["x"].id.get_offset() + 16 * 19
+    overwrite(path, at, struct.pack("<IQI", CLAIMED, place, 1))
+    reader = RowReader(path)
+    with pytest.raises(CorruptChunkError, match=rf"row 6.*claims {CLAIMED} bytes.*byte {place}, found nothing there"):
+        reader.read(["x"])
+    assert reader.stats.h5py_reads == 0
+
+
+def test_what_lies_past_the_end_of_a_column_is_no_value(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", data=[["a", "b", "c"]] * 5, chunks=(4, 2), maxshape=(None, None))
+        _, stored = dataset.id.read_direct_chunk((4, 2))
+        dataset.id.write_direct_chunk((4, 2), stored[:16] + struct.pack("<IQI", CLAIMED, 1 << 40, 1) * 7)
+    assert_equals_h5py(path)
+
+
+def test_messages_of_headers_in_several_blocks(tmp_path):
+    for libver in (h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST):
+        path = made(tmp_path / "a.h5", TEXT, "compact", libver=libver, attributes=7)
+        with h5py.File(path) as file:
+            dataset = file["x"]
+            header, count = h5py.h5o.get_info(dataset.id).addr, len(dataset.attrs)
+            found = [kind for kind, _ in messages(reader_of(dataset)[0], header, FileWidths.of(dataset))]
+        assert found.count(8) == 1
+        assert count == 7
+        assert 0x10 in found  # it goes on elsewhere
+        assert_equals_h5py(path)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    dtype=st.sampled_from(sorted(DTYPES)),
+    storage=st.sampled_from(sorted(STORAGES)),
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=60),
+    width=st.integers(2, 4),
+    options=st.sampled_from(sorted(FILES)),
+    data=st.data(),
+)
+def test_whole_values_are_read_as_h5py_reads_them(tmp_path, dtype, storage, lengths, width, options, data):
+    if DTYPES[dtype].kind == "O" and storage in {"fletcher32", "blosc2"}:
+        return
+    shape = (max(4, -(-len(lengths) // width)), width)
+    if "second" in storage:
+        shape = (min(shape[0], 10), width)
+    if storage == "grows":
+        shape = (shape[0], min(width, 3))
+    path = made(tmp_path / "a.h5", DTYPES[dtype], storage, **{**FILES[options], "shape": shape, "lengths": lengths})
+    assert_equals_h5py(path)
+    assert_equals_h5py(path, data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=9)))
