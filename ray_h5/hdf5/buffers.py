@@ -12,8 +12,8 @@ _POOLED_BYTES = 1 << 16
 _ENDLESS = 1 << 63
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialised C-contiguous array.
+def empty(shape: tuple[int, ...], dtype: np.dtype, where: str = "") -> np.ndarray:
+    """Return an uninitialised C-contiguous array; `where` says what it is for, for messages.
 
     Large arrays come from Arrow's memory pool, which reuses freed memory. numpy maps new pages for each
     array, and the first access to these costs as much as reading a file from the page cache (measured:
@@ -27,8 +27,9 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
         return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
     except (MemoryError, ValueError) as exc:  # pyarrow's error is a MemoryError too; numpy calls some shapes too big
+        begin = f"{where}: " if where else ""
         raise OutOfMemoryError(
-            f"no memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
+            f"{begin}no memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
             "where one row takes that much, its column may be damaged: leave it out with columns=[...]."
         ) from exc
 

@@ -18,7 +18,9 @@ import h5py
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.checks.chunks import ChunkGuard
+from ray_h5.hdf5.checks.heap import ReferenceLayout
 from ray_h5.hdf5.checks.sources import SourceGuard
+from ray_h5.hdf5.checks.values import ValueGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
@@ -162,17 +164,23 @@ class OpenFile:
             origin = SourceGuard(partial(self._guard_there, layout))
             return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
         if layout.storage != "chunked":
-            return H5pyColumn(self.path, layout)
+            refers = layout.stored_dtype.hasobject
+            return H5pyColumn(self.path, layout, self._value_guard(self.path, layout.name).check if refers else None)
         source = None if layout.user_block else self.byte_source
         guard = self._guard(self.path, library.dataset(layout.name), layout, source, self._size)
         return H5pyColumn(self.path, layout, guard.check)
 
-    def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard:
-        """Return the guard of a dataset that values of a column come from, in whichever file."""
+    def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard | ValueGuard | None:
+        """Return the guard of a dataset that values of a column come from, in any file; None if it needs none."""
         file = dataset.file
         where = f"{self.path}: column {layout.name!r} leads to {file.filename}"
+        if dataset.chunks is None:
+            return self._value_guard(where, dataset.name.strip("/")) if ReferenceLayout.of(dataset).per_item else None
         described = describe_column(dataset, dataset.name.strip("/"), path=where, at_home=False, sources=())
         return self._guard(where, dataset, described, None, lambda: os.fstat(file.id.get_vfd_handle()).st_size)
+
+    def _value_guard(self, path: str, name: str) -> ValueGuard:
+        return ValueGuard(path, name, remembers=not self.access.swmr)
 
     def _guard(
         self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, source: LocalFile | None, size: Callable[[], int]

@@ -193,7 +193,7 @@ class RowReader:
         if not layouts:
             return {}
         wanted = as_request(rows, common_rows(self.path, layouts), self.path)
-        out = {name: empty((len(wanted), *each.row_shape), each.dtype) for name, each in layouts.items()}
+        out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
         self._fill(out, wanted)
         return out
 

@@ -1,5 +1,6 @@
 """Files that are made to harm: what they lead to is not opened, and none costs more than its size allows."""
 
+import itertools
 import os
 import pickle
 import time
@@ -22,6 +23,7 @@ from ray_h5.hdf5.reader import RowReader
 from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.planning.files import FileOptions
+from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
 from ray_h5.torch_data.dataset import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
 
@@ -344,6 +346,32 @@ def test_rows_that_were_never_written_are_filled_at_once(tmp_path, options, fill
 
 
 # Names ---------------------------------------------------------------------------------------------
+
+
+def test_rows_of_more_written_and_unwritten_chunks(tmp_path):
+    """What was never written is filled by one assignment, and the chunks that were written go over it."""
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        for name, options in {"raw": {}, "gzip": {"compression": "gzip"}, "swapped": {"dtype": ">f4"}}.items():
+            dataset = file.create_dataset(
+                name, (6, 40, 1000), **{"dtype": "f4", **options}, chunks=(2, 3, 10), fillvalue=2.5
+            )
+            dataset[1, 5, :30] = 7
+            dataset[4, :, 995] = 8
+    with h5py.File(tmp_path / "a.h5") as file:
+        for name, threads, rows in itertools.product(file, (1, 2), ([1], [5, 1, 4, 1], slice(None), slice(1, 5))):
+            reader = RowReader(tmp_path / "a.h5", threads=threads)
+            assert reader.columns[name].direct
+            assert_same(reader.read([name], rows)[name], by_h5py(tmp_path / "a.h5", name, rows))
+
+
+@pytest.mark.parametrize("criterion", [{"x": 1}, {"y": any_equal(1)}, {"m": row_mask()}, {"x": row_mask()}])
+def test_more_rows_than_any_memory(tmp_path, criterion):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        for name, dtype, row_shape in (("x", "i4", ()), ("y", "f4", (4,)), ("m", "?", ())):
+            file.create_dataset(name, (1 << 48, *row_shape), dtype)
+    assert H5Dataset(tmp_path / "a.h5")[1 << 47]["x"] == 0
+    with pytest.raises(OutOfMemoryError, match=rf"a.h5: .*{next(iter(criterion))}'.*cannot have the memory for values"):
+        len(H5Dataset(tmp_path / "a.h5", predicate=where(**criterion)))
 
 
 def test_names_that_are_not_utf8_are_listed(tmp_path):

@@ -10,14 +10,16 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
+from ray_h5.hdf5.checks.heap import ReferenceLayout
 from ray_h5.hdf5.checks.packed import wrong_nbit, wrong_scaleoffset
+from ray_h5.hdf5.checks.values import WrongRow, first_asked_for, wrong_rows
 from ray_h5.hdf5.chunk_index import ChunkGrid, ChunkIndex, corrupt_chunk, unfiltered_chunks
 from ray_h5.hdf5.codecs.codec import ByteShuffle
 from ray_h5.hdf5.codecs.filters import DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, UNCOMPRESSED
 from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
-from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline
 from ray_h5.hdf5.metadata.opening import is_transient
-from ray_h5.hdf5.reading.coalesce import Request
+from ray_h5.hdf5.reading.coalesce import Request, RowRange
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
 from ray_h5.storage.byte_source import ByteSource
@@ -63,31 +65,37 @@ class ChunkGuard:
     index: ChunkIndex | None
     remembers: bool = False
     _looked_at: np.ndarray = field(init=False)
+    _references: ReferenceLayout | None = None
+    _decoders: dict[int, ChunkDecoder | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._looked_at = np.zeros(len(self.index.numbers) if self.index is not None and self.remembers else 0, bool)
 
-    def check(self, request: Request, worker: Worker, library: Library) -> None:
+    def check(self, request: Request, worker: Worker, library: Library, *, exactly: bool = False) -> None:
         """Raise `CorruptChunkError` unless each chunk that holds one of its rows is of its proper size.
 
-        Where this package knows the whole pipeline, that is found out by decoding.
+        Where this package knows the whole pipeline, that is found out by decoding. Values of varying length must not
+        claim more than the file has; with `exactly`, small ones neither, which libhdf5 finds out itself.
         """
-        self.check_in(lambda: library.dataset(self.layout.name), request, worker)
+        self.check_in(lambda: library.dataset(self.layout.name), request, worker, exactly=exactly)
 
-    def check_in(self, opened: Callable[[], h5py.Dataset], request: Request, worker: Worker) -> None:
+    def check_in(
+        self, opened: Callable[[], h5py.Dataset], request: Request, worker: Worker, *, exactly: bool = False
+    ) -> None:
         """Do what `check` does for a dataset that is opened only if there is something to look at."""
         grid = ChunkGrid.of(self.layout)
         numbers = grid.numbers(request.by_chunk(grid.chunk_rows)[0])
+        asked = _Asked(request, exactly)
         if self.index is None:
-            self._check_each(self._looked_up(numbers, opened()), opened(), worker)
+            self._check_each(self._looked_up(numbers, opened()), opened(), worker, asked)
             return
         at = self.index.find(numbers)
-        if self.remembers:
+        if self.remembers and not exactly:
             at = at[~self._looked_at[at]]
         if len(at):
-            self._check_each(self._listed(at, self.index), opened(), worker)
-        if self.remembers:
-            self._looked_at[at] = True
+            whole = self._check_each(self._listed(at, self.index), opened(), worker, asked)
+            if self.remembers:
+                self._looked_at[at] = whole
 
     def _listed(self, at: np.ndarray, index: ChunkIndex) -> Iterator[_Chunk]:
         columns = (each[at] for each in (index.numbers, index.offsets, index.sizes, index.masks))
@@ -107,16 +115,58 @@ class ChunkGuard:
             for chunk, is_unfiltered in zip(chunks, unfiltered.tolist(), strict=True)
         ]
 
-    def _check_each(self, chunks: Iterable[_Chunk], dataset: h5py.Dataset, worker: Worker) -> None:
-        look = self._looks_into(worker)
+    def _check_each(self, chunks: Iterable[_Chunk], dataset: h5py.Dataset, worker: Worker, asked: _Asked) -> list[bool]:
+        """Raise for the first chunk that is damaged in the rows asked for; return which ones are not in any."""
+        if self._references is None and self.layout.stored_dtype.hasobject:
+            self._references = ReferenceLayout.of(dataset)
+        references = self._references
+        whole = []
         for chunk in chunks:
             reason = self._wrong_size(chunk.size, chunk.mask)
-            if reason is None and look is not None:
+            wrong: list[WrongRow] = []
+            if reason is None and (references is not None or self._has_streams(chunk.mask)):
                 stored = self._stored(chunk, dataset, worker)
                 short = f"libhdf5 lists {chunk.size} stored bytes and finds {len(stored)}"
-                reason = look(stored, chunk.mask) if len(stored) == chunk.size else short
+                reason = self._wrong_stream(stored, chunk.mask, worker) if len(stored) == chunk.size else short
+                if reason is None and references is not None:
+                    wrong, reason = self._wrong_values(chunk, stored, references, dataset, worker, asked)
             if reason is not None:
                 raise corrupt_chunk(self.path, self.layout, chunk.number, chunk.offset, chunk.size, reason)
+            whole.append(not wrong)
+        return whole
+
+    def _wrong_values(
+        self,
+        chunk: _Chunk,
+        stored: np.ndarray,
+        references: ReferenceLayout,
+        dataset: h5py.Dataset,
+        worker: Worker,
+        asked: _Asked,
+    ) -> tuple[list[WrongRow], str | None]:
+        """Return the rows of a chunk that have a value of a wrong length, and what is wrong with those asked for."""
+        grid = ChunkGrid.of(self.layout)
+        try:
+            decoded = self._decoded(chunk, stored, dataset, worker)
+        except DecodeError as exc:
+            return [], str(exc)
+        items = decoded.reshape(*grid.chunk_shape, references.item_bytes)
+        first = grid.first_row(chunk.number)
+        # What is stored past the end of an axis is no value.
+        rows = min(grid.chunk_rows, self.layout.num_rows - first)
+        ends = (rows, *(part.stop - part.start for part in grid.slices(chunk.number)))
+        items = items[tuple(map(slice, ends))].reshape(rows, -1, references.item_bytes)
+        wrong = wrong_rows(dataset, references, items, first, exactly=asked.exactly)
+        # All rows from the first one to the last one may be read at once.
+        found = first_asked_for(wrong, asked.within(first, first + rows)) if wrong else None
+        damage = None if found is None else f"a value of varying length in row {found.row} is damaged: {found.reason}"
+        return wrong, damage
+
+    def _decoded(self, chunk: _Chunk, stored: np.ndarray, dataset: h5py.Dataset, worker: Worker) -> np.ndarray:
+        """Return the bytes of a chunk whose stream is whole."""
+        if self._decoder(chunk.mask) is not None:
+            return worker.buffer("chunk", self.layout.chunk_bytes)  # `_wrong_stream` left them there
+        return _decoded_by_libhdf5(dataset, self.layout, stored, chunk.mask)
 
     def _stored(self, chunk: _Chunk, dataset: h5py.Dataset, worker: Worker) -> np.ndarray:
         if self.source is None or chunk.offset is None:
@@ -126,16 +176,19 @@ class ChunkGuard:
         self.source.read_into(chunk.offset, stored.data)
         return stored
 
-    def _looks_into(self, worker: Worker) -> Callable[[np.ndarray, int], str | None] | None:
-        """Return a function that says what is wrong with the bytes of a chunk; None if only their number tells."""
-        if self._decodes:
-            decoder = ChunkDecoder(self.layout.pipeline, self.layout.chunk_bytes)
-            return lambda stored, mask: self._wrong_stream(decoder, stored, mask, worker)
-        return (lambda stored, mask: self._wrong_length(stored.tobytes(), mask)) if self._inflates else None
+    def _decoder(self, mask: int) -> ChunkDecoder | None:
+        """Return what decodes chunks of a filter mask; None if only libhdf5 does."""
+        if mask not in self._decoders:
+            # A step that was skipped may be one that is not decoded here, as shuffle is of values of varying length.
+            steps = tuple(step for i, step in enumerate(self.layout.pipeline.steps) if not mask >> i & 1)
+            pipeline = FilterPipeline(steps)
+            self._decoders[mask] = ChunkDecoder(pipeline, self.layout.chunk_bytes) if decodes(pipeline) else None
+        return self._decoders[mask]
 
-    @property
-    def _decodes(self) -> bool:
-        return bool(self.layout.pipeline.steps) and decodes(self.layout.pipeline)
+    def _has_streams(self, mask: int) -> bool:
+        """Tell whether chunks of a filter mask can be damaged in a way that their size does not show, but a look."""
+        is_raw = mask & self.layout.pipeline.all_skipped == self.layout.pipeline.all_skipped
+        return not is_raw and (self._decoder(mask) is not None or self._inflates)
 
     @property
     def _inflates(self) -> bool:
@@ -157,9 +210,13 @@ class ChunkGuard:
             return f"expected {chunk_bytes + 4 * checksums} stored bytes, found {size}"
         return None
 
-    def _wrong_stream(self, decoder: ChunkDecoder, stored: np.ndarray, mask: int, worker: Worker) -> str | None:
+    def _wrong_stream(self, stored: np.ndarray, mask: int, worker: Worker) -> str | None:
+        """Say what is wrong with the stored bytes of a chunk, as far as this package knows its pipeline."""
+        decoder = self._decoder(mask)
+        if decoder is None:
+            return self._wrong_length(stored.tobytes(), mask) if self._inflates else None
         try:
-            decoder.decode(stored, mask, worker.buffer("chunk", self.layout.chunk_bytes), worker.between)
+            decoder.decode(stored, 0, worker.buffer("chunk", self.layout.chunk_bytes), worker.between)
         except DecodeError as exc:
             return str(exc)
         return None
@@ -190,6 +247,43 @@ class ChunkGuard:
         if len(data) != self.layout.chunk_bytes:
             return f"expected {self.layout.chunk_bytes} decoded bytes, found {len(data)}"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Rows that are asked for, and whether their values are compared exactly."""
+
+    request: Request
+    exactly: bool
+
+    def within(self, first: int, stop: int) -> RowRange:
+        """Return the range from the first row to the last one that lie between two."""
+        if isinstance(self.request, RowRange):
+            low, high = self.request.bounds
+            low, high = max(first, low), min(stop, high)
+        else:
+            at = slice(*np.searchsorted(self.request.rows, [first, stop]).tolist())
+            rows = self.request.rows[at]
+            low, high = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (first, first)
+        return RowRange(low, 0, max(0, high - low))
+
+
+def _decoded_by_libhdf5(dataset: h5py.Dataset, layout: ColumnLayout, stored: np.ndarray, mask: int) -> np.ndarray:
+    """Return the bytes of a chunk as libhdf5 decodes them, in a dataset in memory that does not know their type."""
+    made, shape, dtype = dataset.id.get_create_plist(), dataset.chunks, np.dtype(f"V{layout.item_bytes}")
+    made.set_fill_value(np.zeros((), dtype))  # its own is of another type
+    out = np.empty(shape, dtype)
+    try:
+        with h5py.File.in_memory(libver="latest") as file:
+            space = h5py.h5s.create_simple(shape)
+            alike = h5py.h5d.create(file.id, b"x", h5py.h5t.py_create(dtype), space, dcpl=made)
+            alike.write_direct_chunk((0,) * len(shape), stored.tobytes(), mask)
+            del alike  # until it is opened again, libhdf5 (2.0) takes the mask for 0
+            alike = h5py.h5d.open(file.id, b"x")
+            alike.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise DecodeError(f"libhdf5 cannot decode it ({exc})") from exc
+    return out.reshape(-1).view(np.uint8)
 
 
 def _direct_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> tuple[int, bytes] | None:

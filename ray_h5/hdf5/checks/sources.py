@@ -13,13 +13,15 @@ import numpy as np
 
 from ray_h5.errors import MissingSourceError
 from ray_h5.hdf5.checks.chunks import ChunkGuard
+from ray_h5.hdf5.checks.values import ValueGuard
 from ray_h5.hdf5.metadata.virtual import Needed, VirtualMapping
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
 
 Opened: TypeAlias = Callable[[], h5py.Dataset]
-GuardOf: TypeAlias = Callable[[h5py.Dataset], ChunkGuard]
+Guard: TypeAlias = ChunkGuard | ValueGuard
+GuardOf: TypeAlias = Callable[[h5py.Dataset], Guard | None]
 
 
 class SourceGuard:
@@ -31,7 +33,7 @@ class SourceGuard:
     Parameters
     ----------
     guard_of : callable
-        Makes the guard of a dataset that is stored in chunks.
+        Makes the guard of a dataset that is not virtual; None for one that needs no look.
 
     shared : dict, optional
         The guards of all datasets that the values of one column come from, by the naming file and their names.
@@ -44,27 +46,29 @@ class SourceGuard:
         self._looked = False
         self._home = ""
         self._shape: tuple[int, ...] = ()
-        self._chunks: ChunkGuard | None = None
+        self._guard: Guard | None = None
         self._mappings: list[VirtualMapping] = []
         self._bounds = np.empty((0, 2), np.int64)
 
-    def check_column(self, name: str, request: Request, worker: Worker, library: Library) -> None:
-        """Raise `CorruptChunkError` unless each chunk that rows of column `name` come from is of its proper size."""
-        self._check(lambda: library.dataset(name), lambda _: request.listed().rows, _Look(worker, library))
+    def check_column(
+        self, name: str, request: Request, worker: Worker, library: Library, *, exactly: bool = False
+    ) -> None:
+        """Raise `CorruptChunkError` unless what rows of column `name` come from is whole, as `ChunkGuard` has it."""
+        self._check(lambda: library.dataset(name), lambda _: request.listed().rows, _Look(worker, library, exactly))
 
     def _check(self, opened: Opened, needed: Needed, look: _Look) -> None:
         """Do what `check_column` does for a dataset that is opened only if there is something to look at."""
         opened = functools.cache(opened)
         if not self._looked:
             self._open(opened())
-        if self._chunks is None and not self._mappings:
+        if self._guard is None and not self._mappings:
             return
         rows = look.new(self, needed(self._shape))
         rows = rows[rows < self._shape[0]]  # rows past the end of a source get the fill value
         if not len(rows):
             return
-        if self._chunks is not None:
-            self._chunks.check_in(opened, request_of(rows), look.worker)
+        if self._guard is not None:
+            self._guard.check_in(opened, request_of(rows), look.worker, exactly=look.exactly)
         # There may be thousands of mappings, and few that have a part of these rows.
         first, stop = (np.searchsorted(rows, ends) for ends in self._bounds.T)
         for number in np.flatnonzero(first < stop).tolist():
@@ -88,8 +92,8 @@ class SourceGuard:
         if dataset.is_virtual:
             self._mappings = list(VirtualMapping.all_of(dataset))
             self._bounds = np.array([mapping.bounds for mapping in self._mappings], np.int64).reshape(-1, 2)
-        elif dataset.chunks is not None:
-            self._chunks = self._guard_of(dataset)
+        else:
+            self._guard = self._guard_of(dataset)
         self._looked = True
 
 
@@ -99,6 +103,7 @@ class _Look:
 
     worker: Worker
     library: Library
+    exactly: bool
     _rows: dict[SourceGuard, np.ndarray] = field(default_factory=dict)
 
     def new(self, guard: SourceGuard, rows: np.ndarray) -> np.ndarray:

@@ -84,7 +84,7 @@ def describe_column(
         enum=tuple(_enum(element)),
         lists_its_chunks=lists_its_chunks,
         user_block=user_block,
-        item_bytes=_item_bytes(dataset),
+        item_bytes=item_bytes(dataset),
         sources=sources,
         direct=direct,
         odd_type=odd_type,
@@ -121,7 +121,7 @@ def _without_rows(message: str) -> UnsupportedColumnError:
     return error
 
 
-def _item_bytes(dataset: h5py.Dataset) -> int:
+def item_bytes(dataset: h5py.Dataset) -> int:
     """Return the size of a value in the file."""
     return _stored_bytes(dataset.id.get_type(), dataset.file.id.get_create_plist().get_sizes()[0])
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, TransientIOError, TruncatedFileError
+from ray_h5.hdf5.metadata.column import item_bytes
 from ray_h5.hdf5.metadata.links import Sources, Trail
 from ray_h5.hdf5.metadata.virtual import SourceNames, sources_named
 from ray_h5.messages import printable
@@ -201,7 +202,7 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
     """Check the files of external storage: libhdf5 would return zeros for a missing part. It yields no dataset."""
     yield from ()
     what = f"external storage of {where}"
-    left = (dataset.size or 0) * dataset.id.get_type().get_size()
+    left = (dataset.size or 0) * item_bytes(dataset)
     for file_name, offset, size in dataset.external or ():
         path = os.fsdecode(file_name)
         trail.access.policy.admit(path, home=trail.path, where=what)

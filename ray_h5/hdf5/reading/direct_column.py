@@ -72,7 +72,7 @@ class DirectColumn:
         if self._row_bytes == 0 or not len(request):
             return []
         if self._is_empty:
-            return [partial(self._fill_rows, request, out)]
+            return [lambda _: self._fill_rows(request, out)]
         if isinstance(request, RowRange) and (solid := self._range_jobs(request, out)):
             return solid
         if self._index is None:
@@ -90,7 +90,7 @@ class DirectColumn:
         """Whether the column was never written."""
         return self._layout.offset is None if self._index is None else not len(self._index.numbers)
 
-    def _fill_rows(self, request: Request, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
+    def _fill_rows(self, request: Request, out: np.ndarray) -> None:
         rows = slice(request.place, request.place + request.count) if isinstance(request, RowRange) else request.places
         out[rows] = self._layout.fill
 
@@ -144,7 +144,11 @@ class DirectColumn:
         missing = chunks.offsets == UNALLOCATED
         by_row = self._decoder.stores_raw(chunks.masks) & ~missing & self._by_row
         jobs: list[Job] = []
-        if missing.any():
+        if self._grid.per_row > 1 and 2 * np.count_nonzero(missing) >= len(missing) > 0:
+            # One assignment instead of one a chunk. Now, and not in a job: these run side by side, and the written
+            # chunks go over it.
+            self._fill_rows(chunks.request, out)
+        elif missing.any():
             jobs += [partial(self._fill, chunks.select(missing), out)]
         if by_row.any():
             jobs += self._copy_chunk_rows(chunks.select(by_row), out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptChunkError, TransientIOError
+from ray_h5.errors import CorruptChunkError, OutOfMemoryError, TransientIOError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.opening import is_transient
 from ray_h5.hdf5.reading.coalesce import (
@@ -48,6 +48,13 @@ class Library(Protocol):
         """Return the open source dataset of a mapping of a virtual dataset."""
 
 
+class Guard(Protocol):
+    """Raises for what is wrong with the stored bytes of some rows."""
+
+    def __call__(self, request: Request, worker: Worker, library: Library, *, exactly: bool = False) -> None:
+        """Look at them; `exactly` also at what libhdf5 refuses itself, for a message that says more."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class H5pyColumn:
     """Reads a column through h5py, in slices that touch each chunk once.
@@ -64,7 +71,7 @@ class H5pyColumn:
 
     path: str
     layout: ColumnLayout
-    guard: Callable[[Request, Worker, Library], None] | None = None
+    guard: Guard | None = None
 
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
@@ -84,6 +91,8 @@ class H5pyColumn:
                 try:
                     self._read_batch(dataset, batch, out, full=full)
                 except CorruptChunkError:
+                    if self.guard is not None and self._apart:
+                        self.guard(batch, worker, library, exactly=True)
                     self._name_the_damage(dataset, batch.listed(), out)
                     raise
                 worker.stats.h5py_reads += 1
@@ -134,6 +143,11 @@ class H5pyColumn:
             if is_transient(exc):
                 raise TransientIOError(f"{where}: {exc}") from exc
             raise CorruptChunkError(f"{where}: h5py cannot read them{self._why(str(exc))}") from exc
+        except MemoryError as exc:
+            raise OutOfMemoryError(
+                f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}: there is no memory for their "
+                "values. Read fewer rows at once."
+            ) from exc
 
     def _why(self, text: str) -> str:
         """Return what an error text of libhdf5 means, which files it concerns, and what to do."""

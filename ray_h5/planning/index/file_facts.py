@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 
-import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.reader import RowReader
@@ -288,8 +288,8 @@ def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) ->
     stored = facts.columns[spec.name].spec
     if stored.kind != spec.kind and not {stored.kind, spec.kind} <= TENSOR_KINDS:
         raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
-    array = np.empty(rows, spec.dtype)
-    reader.read_into({spec.name: array}, np.arange(rows))
+    array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
+    reader.read_into({spec.name: array}, slice(None))
     return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ray_h5.errors import PredicateError
+from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.predicates.criteria import AnyEqual, Derived, RowMask
@@ -70,7 +71,7 @@ def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqua
             raise PredicateError(
                 f"{reader.path}: any_equal: column {layout.name!r} has {layout.num_rows} rows, the others {num_rows}"
             )
-    found = np.empty(num_rows, bool)
+    found = empty((num_rows,), np.dtype(bool), layouts[column].where)
     for piece in _pieces(num_rows, list(layouts.values())):
         arrays = reader.read(names, piece)
         found[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
@@ -127,7 +128,8 @@ def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
     outside = values[(values < 0) | (values >= num_rows)]
     if len(outside):
         raise PredicateError(f"{where} lists row {outside[0]}; the file has {num_rows} rows")
-    found = np.zeros(num_rows, bool)
+    found = empty((num_rows,), np.dtype(bool), where)
+    found[:] = False
     found[values.astype(np.int64)] = True
     if np.count_nonzero(found) != len(values):
         raise PredicateError(

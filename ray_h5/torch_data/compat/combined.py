@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.buffers import empty
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.index.select import select
 from ray_h5.planning.paths import PathLike
@@ -185,7 +186,7 @@ class CombinedHDF5Dataset(H5Dataset):
         criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
             return select(self._index, self._index.columns, criterion)
-        values = np.empty((self._index.num_rows, 1), spec.dtype)
+        values = empty((self._index.num_rows, 1), spec.dtype)
         RowSource(make_plan(self._index, [spec]), kept_bytes=0).read_into({column: values}, np.arange(len(values)))
         return evaluate(criterion, {column: values[:, 0]}, len(values))
 

@@ -166,7 +166,7 @@ def test_only_the_sources_of_the_rows_are_opened(tmp_path, monkeypatch):
     data = counted(tmp_path, {"compression": "gzip"}, None)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     guarded = []
-    monkeypatch.setattr(ChunkGuard, "check_in", lambda self, *_: guarded.append(self.path[-4:]))
+    monkeypatch.setattr(ChunkGuard, "check_in", lambda self, *_, **__: guarded.append(self.path[-4:]))
     assert_same(reader.read(["x"], [ROWS + 3, 2 * ROWS - 1])["x"], data[[ROWS + 3, 2 * ROWS - 1]])
     assert guarded == ["1.h5"]
 
