@@ -147,7 +147,7 @@ class H5Dataset(BatchedDataset):
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
         self._source = RowSource(plan, kept_bytes)
-        self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
+        self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
     @property
     def columns(self) -> list[str]:
@@ -199,20 +199,8 @@ class H5Dataset(BatchedDataset):
         """
         if self._closed:
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
-        self._cache.ask(len(indices))
         arrays = self._source.new_batch(len(indices)) if out is None else out
-        if not self._cache.is_on or self._source.keeps_all:
-            # Rows that stay in memory anyway are not copied into the cache too.
-            self._source.read_into(arrays, indices)
-            if self._cache.is_on:
-                self._cache.note(indices)
-            return arrays
-        missing = self._cache.fetch(indices, arrays)
-        if len(missing) < len(indices):
-            self._source.check_unchanged(indices)
-        if len(missing):
-            self._source.read_into(arrays, indices[missing], missing)
-            self._cache.add(indices, arrays, missing)
+        self._cache.read_into(arrays, indices)
         return arrays
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:

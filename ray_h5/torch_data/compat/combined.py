@@ -139,7 +139,7 @@ class CombinedHDF5Dataset(H5Dataset):
         return {
             "total_samples": len(self),
             "cache_size": len(self._cache),
-            "cache_capacity": self._cache.max_samples,
+            "cache_capacity": self._cache.capacity,
             "cache_bytes": len(self._cache) * self.row_bytes,
             "cache_hits": self._cache.hits,
             "cache_misses": self._cache.misses,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sized
@@ -14,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.torch_data.compat.wrappers import worker_init_fn
-from ray_h5.torch_data.machine import free_shared_memory, usable_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """Return the machine at hand: affinity and container limits count, not the CPUs of the host."""
-        return cls(usable_cpus(), torch.cuda.is_available())
+        return cls(cpu_count(), torch.cuda.is_available())
 
 
 class OptimalDataLoaderFactory:
@@ -204,6 +205,15 @@ def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | No
         if error := _pickling_error(value):
             return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {error}"
     return None
+
+
+def free_shared_memory(folder: str = "/dev/shm") -> int | None:  # noqa: S108  where Linux has it
+    """Return the free bytes of shared memory, through which loader workers send batches; None without it."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def _pickling_error(value: Any) -> Exception | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError
+from ray_h5.fork import PerProcess
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.pairs import (
@@ -26,7 +27,7 @@ from ray_h5.torch_data.compat.pairs import (
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.reading.row_cache import RowCache, check_kept, fitting, share_of
+from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, worker_share
 from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 from ray_h5.torch_data.reading.tensors import as_python, to_torch
@@ -98,9 +99,7 @@ class H5LazyDataset(BatchedDataset):
         self.target_transform = target_transform
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr = swmr
-        self._reader: RowReader | None = None
-        self._kept: tuple[int, RowCache | None] | None = None
-        self._live = False
+        self._open = PerProcess(_OpenPair)
         self._closed = False
         reader, live = open_reader(self.path, swmr)
         with reader:
@@ -139,60 +138,76 @@ class H5LazyDataset(BatchedDataset):
 
     def release(self) -> None:
         """Let go of the file until the next sample is read."""
-        reader, self._reader, self._kept = self._reader, None, None
+        reader = self._open.value.reader
+        self._open.renew()
         if reader is not None:
             reader.close()
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
         if self._closed:
             raise OptionError(f"{self.path}: this dataset is closed; make a new one")
-        if self._reader is None:
-            self._reader, self._live = open_reader(self.path, self.swmr, expect=self._expect)
+        pair, reader = self._opened()
         out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
-        kept = self._kept_rows()
-        if kept is None:
-            self._read_into(out, rows, np.arange(len(rows)))
+        read = partial(self._read_into, reader, pair.is_live)
+        if pair.row_cache is None:
+            read(out, rows, np.arange(len(rows)))
         else:
-            self._check_state()
-            kept.read_through(out, rows, None, self._read_into)
+            if not pair.is_live:  # a live writer may change the file
+                check_file(self.path, reader.identity)
+            pair.row_cache.read_through(out, rows, None, read)
         return list(out.values())
 
-    def _read_into(self, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:
-        assert self._reader is not None
+    def _opened(self) -> tuple[_OpenPair, RowReader]:
+        """Return the file as this process has it open, and its reader."""
+        pair = self._open.value
+        if pair.reader is None:
+            pair.row_cache = self._new_row_cache()
+            pair.reader, pair.is_live = open_reader(self.path, self.swmr, expect=self._expect)
+        return pair, pair.reader
+
+    def _new_row_cache(self) -> RowCache | None:
+        """Return a cache for all rows if they fit."""
+        specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
+        row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (shape, dtype) in specs.items()}
+        fits = len(columns_that_fit(row_bytes, self._length, worker_share(self.rdcc_nbytes))) == len(specs)
+        return RowCache(specs, self._length) if fits else None
+
+    def _read_into(
+        self, reader: RowReader, is_live: bool, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray
+    ) -> None:
         names = [name for name, _, _ in self._columns]
         # A target that is the input, maybe of another dtype, is a column of the same name. A live writer adds to one
         # column before the other: they are not read as columns of one length.
-        first = 1 if self._live else len(names)
+        first = 1 if is_live else len(names)
         at_once = {names[i]: out[i] for i in reversed(range(first))}
-        self._reader.read_into(at_once, rows, places)
+        reader.read_into(at_once, rows, places)
         for i, name in enumerate(names):
             if at_once.get(name) is not out[i]:
-                self._reader.read_into({name: out[i]}, rows, places)
-
-    def _kept_rows(self) -> RowCache | None:
-        if self._kept is None or self._kept[0] != os.getpid():
-            row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (_, shape, dtype) in enumerate(self._columns)}
-            fits = len(fitting(row_bytes, self._length, share_of(self.rdcc_nbytes))) == len(row_bytes)
-            specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
-            self._kept = os.getpid(), RowCache(specs, self._length) if fits else None
-        return self._kept[1]
-
-    def _check_state(self) -> None:
-        """Raise if the file changed, also if nothing has to be read of it; a live writer may change it."""
-        assert self._reader is not None
-        if not self._live:
-            check_kept(self.path, self._reader.identity)
+                reader.read_into({name: out[i]}, rows, places)
 
     def _sample(self, values: list[Any]) -> Any:
         return apply_transforms((self.transform, self.target_transform), values)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None, "_kept": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_open"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = PerProcess(_OpenPair)
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the exit of the process modules may be cleared, and files are closed by themselves.
-        if not at_exit() and "_reader" in self.__dict__:
+        if not at_exit() and "_open" in self.__dict__:
             self.release()
+
+
+class _OpenPair:
+    """The file of a dataset as one process has it open."""
+
+    def __init__(self) -> None:
+        self.reader: RowReader | None = None
+        self.is_live = False  # whether a writer in SWMR mode adds to it
+        self.row_cache: RowCache | None = None
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:

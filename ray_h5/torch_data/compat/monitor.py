@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
-from ray_h5.torch_data.machine import usable_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def default_configurations() -> list[dict[str, Any]]:
     pin = torch.cuda.is_available()
     found: list[dict[str, Any]] = [{"num_workers": 0, "pin_memory": False}]
     for workers, prefetch in ((1, 2), (2, 2), (4, 2), (8, 4), (12, 6)):
-        if workers <= usable_cpus():
+        if workers <= cpu_count():
             more = {"pin_memory": pin, "persistent_workers": True, "prefetch_factor": prefetch}
             found.append({"num_workers": workers, **more})
     return found

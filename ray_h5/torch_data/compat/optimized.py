@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader
 
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
-from ray_h5.torch_data.loader import H5DataLoader
-from ray_h5.torch_data.machine import usable_cpus
+from ray_h5.torch_data.loaders import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
@@ -69,7 +69,7 @@ def create_optimized_dataloader(
     sampler = options.pop("sampler", None)
     if sampler is None:
         sampler = OrderSampler(
-            dataset, rank=rank, world_size=world_size, drop_last=drop_last, stretch=batch_size, **split
+            dataset, rank=rank, world_size=world_size, drop_last=drop_last, run_length=batch_size, **split
         )
     pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
@@ -85,7 +85,7 @@ def create_optimized_dataloader(
         )
     for name in _PROCESS_OPTIONS & options.keys():
         del options[name]  # without workers there is nothing that they would apply to
-    threads = min(num_workers, usable_cpus())
+    threads = min(num_workers, cpu_count())
     return H5DataLoader(
         dataset,
         batch_size=batch_size,

@@ -7,6 +7,7 @@ from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
@@ -26,7 +27,6 @@ from ray_h5.torch_data.compat.pairs import (
     read_dtype,
 )
 from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
-from ray_h5.torch_data.machine import usable_cpus
 from ray_h5.torch_data.reading.row_cache import take_rows
 from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
@@ -189,7 +189,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         )
 
     def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
-        reader, live = open_reader(self.path, swmr, threads=usable_cpus())
+        reader, live = open_reader(self.path, swmr, threads=cpu_count())
         with reader:
             layouts, self._total = find_pair(reader, self.x_key, self.y_key, live=live)
             rows = self._rows(self._total)

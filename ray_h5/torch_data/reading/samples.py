@@ -141,6 +141,7 @@ def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
 
 def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, int], Any]) -> Batch:
     """Return the samples in some arrays, of which `whole` was made."""
+    _register()
     slot = next((found for array in arrays.values() if (found := slot_of(array)) is not None), None)
     return Batch(whole, len(next(iter(arrays.values()))), part, slot)
 
@@ -186,11 +187,13 @@ class SentPair(list[Any]):
 
 def _send_sample(sample: SentSample) -> tuple[Any, ...]:
     slot = sample.__dict__["slot"]
-    return sample.__reduce__() if slot.sent else (_arrived_sample, (list(sample), *pack(list(sample.values()), slot)))
+    if slot.is_sent:
+        return sample.__reduce__()
+    return _arrived_sample, (list(sample), *pack(list(sample.values()), slot))
 
 
 def _send_pair(pair: SentPair) -> tuple[Any, ...]:
-    return pair.__reduce__() if pair.slot.sent else (unpack, pack(list(pair), pair.slot))
+    return pair.__reduce__() if pair.slot.is_sent else (unpack, pack(list(pair), pair.slot))
 
 
 def _arrived_sample(names: list[str], *packed: Any) -> Sample:
@@ -222,13 +225,15 @@ def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return [collate(values, collate_fn_map=collate_fn_map) for values in zip(*batch, strict=True)]
 
 
-def register() -> None:
-    """Teach ``default_collate`` our samples, by the extension point that torch documents for it."""
-    default_collate_fn_map[Sample] = _collate_samples
+def _register() -> None:
+    """Teach ``default_collate`` our samples, by the extension point that torch documents for it.
+
+    It is global to the process. So it is done where the first batch is made, by `batch_of`, and not at import.
+    """
+    if Sample in default_collate_fn_map:
+        return
     default_collate_fn_map[Pair] = _collate_pairs
-    # Only what goes through a queue of processes lies in its slot there; copies and files have values of their own.
+    # Only a message to another process carries a slot. A copy or a file has values of its own.
     ForkingPickler.register(SentSample, _send_sample)
     ForkingPickler.register(SentPair, _send_pair)
-
-
-register()
+    default_collate_fn_map[Sample] = _collate_samples  # last: another thread takes this as a sign that all is done
