@@ -139,15 +139,17 @@ class H5DataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
             return (self._pinned(self.collate_fn(self.dataset[item])) for item in self.sampler)
+        # Threads read arrays alone. What users wrote runs in `finish`, in the thread that asks for batches.
         finish: Callable[[Any], Any]
         if is_changed(self.dataset):
+            # A subclass makes samples or batches in its own way, which may not be safe in threads: nothing is read ahead.
             reads: Iterable[list[_ReadBatch]] = map(self._not_read, self._calls())
             finish = self._from_subclass
         else:
-            ours = self._collates and self.dataset.transform is None
-            read = partial(self._read, self._whole if ours else _as_it_is)
+            is_plain = self._collates and self.dataset.transform is None  # the arrays are the batch
+            read = partial(self._read, self._whole if is_plain else _unchanged)
             reads = self._in_threads(read) if self.threads else map(read, self._calls())
-            finish = _as_it_is if ours else self._from_samples
+            finish = _unchanged if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
@@ -247,7 +249,7 @@ class H5DataLoader(DataLoader[Any]):
         return pin_memory(batch) if self._pins else batch
 
 
-def _as_it_is(read: Any) -> Any:
+def _unchanged(read: Any) -> Any:
     return read
 
 

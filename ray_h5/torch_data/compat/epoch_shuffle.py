@@ -59,7 +59,7 @@ class EpochShuffleSampler(RankSampler):
     def _check_not_split(self) -> None:
         if asked_by_accelerate():
             raise OptionError(
-                "EpochShuffleSampler is for a rank's own shard, and accelerate hands out the batches of a prepared "
-                "loader to the ranks: rows would be lost. Leave this loader out of accelerator.prepare(). For a "
+                "EpochShuffleSampler is for a rank's own shard, and accelerate splits the batches of a prepared "
+                "loader over the ranks: rows would be lost. Leave this loader out of accelerator.prepare(). For a "
                 "dataset that all ranks read, write OrderSampler(dataset, seed=...)."
             )

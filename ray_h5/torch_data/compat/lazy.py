@@ -1,4 +1,4 @@
-"""Samples of one file, read when they are asked for."""
+"""Pairs of inputs and targets of one file, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ from ray_h5.torch_data.reading.tensors import as_python, to_torch
 
 
 class H5LazyDataset(BatchedDataset):
-    """Inputs, and targets if there are any, of one HDF5 file.
+    """Inputs of one HDF5 file, with targets if `y_key` is given.
 
-    The file is opened when the first sample is read, anew in each process. A `DataLoader` gets a
-    whole batch by one read.
+    Each process opens the file when it reads its first sample. A `DataLoader` reads a whole batch by one call.
 
     Parameters
     ----------
@@ -50,26 +49,26 @@ class H5LazyDataset(BatchedDataset):
     x_dtype, y_dtype : numpy dtype, optional
         Cast to these while reading; None leaves the dtype of the file.
     transform, target_transform : callable, optional
-        Applied to the input and to the target of each sample, which they get as numpy arrays (a
-        target that is one number as a numpy scalar). What they return is the sample. Without them
-        samples are tensors, and text is str.
+        Called with the input and with the target of each sample, as numpy arrays (a target that is one
+        number is a numpy scalar). What they return is the sample. Without them samples are tensors, and
+        text is str.
     rdcc_nbytes : int
-        Decoded rows stay in memory if all of them fit into so many bytes, as they would in libhdf5's
-        chunk cache of that size. The bound holds for all workers of a loader together; 0 keeps none.
+        Decoded rows stay in memory if all of them fit into this many bytes, as in a chunk cache of libhdf5
+        of that size. The bound holds for all workers of a loader together; 0 keeps none.
     rdcc_nslots, rdcc_w0
-        Slots and policy of libhdf5's chunk cache. They apply where libhdf5 reads with a chunk cache,
-        which is nowhere here: chunks are decoded without it, and what it reads (compound values,
-        text of varying length, virtual datasets) it is asked for in ranges that split no chunk.
+        Slots and policy of libhdf5's chunk cache. They have no effect: most columns are read without
+        libhdf5, and the others (compound values, text of varying length, virtual datasets) in ranges that
+        split no chunk.
     swmr : bool
-        Also read a file that a writer in SWMR mode is adding to: the samples that were there when
-        the dataset was made. Any other file is read as it always is.
+        Also read a file to which a writer in SWMR mode adds rows: those that existed when the dataset was
+        made. It has no effect for other files.
 
     Raises
     ------
     NotFoundError, NotHDF5Error, UnknownColumnError and other leaves of RayH5Error
-        When the dataset is made, if the file or a key is not there.
+        When the dataset is made, if the file or a key does not exist.
     StaleIndexError
-        When a sample is read, if the file is not the one that the dataset was made of.
+        When a sample is read, if the file changed since the dataset was made.
 
     Examples
     --------
@@ -124,7 +123,7 @@ class H5LazyDataset(BatchedDataset):
             whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
-            # torch stacks a list; of no samples the tensor tells what they are like.
+            # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
             return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
         return [self._sample(self._values(values, i)) for i in range(len(indices))]
 
@@ -132,12 +131,12 @@ class H5LazyDataset(BatchedDataset):
         return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
     def close(self) -> None:
-        """Let go of the file. Samples cannot be read any more."""
+        """Close the file. Samples cannot be read any more."""
         self._closed = True
         self.release()
 
     def release(self) -> None:
-        """Let go of the file until the next sample is read."""
+        """Close the file until the next sample is read."""
         reader = self._open.value.reader
         self._open.renew()
         if reader is not None:
@@ -211,10 +210,9 @@ class _OpenPair:
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:
-    """Let go of the files that a loader's worker got from its parent: the ``worker_init_fn`` of a `DataLoader`.
+    """Close the files that a loader worker inherited from its parent: a ``worker_init_fn`` for a `DataLoader`.
 
-    Readers of this package notice by themselves that they are in another process, so that nothing
-    goes wrong without it; with it, a worker has no handle that is not its own from the start.
+    It is not needed: each process opens its own files. With it, a worker has no inherited handle from its start.
     """
     worker = get_worker_info()
     left: list[Any] = [] if worker is None else [worker.dataset]
