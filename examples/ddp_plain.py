@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/ddp_plain.py                     # makes its own files first
     torchrun --nproc-per-node 2 examples/ddp_plain.py --paths "data/*.h5" --epochs 10 --save run.pt
 
-The model and the loss are those of train.py. A run that finds the file of ``--save`` goes on where that was
-written, also in the middle of an epoch and with another number of processes.
+The model and the loss are those of train.py. A run that finds the file of ``--save`` continues where that was
+written, also inside an epoch and with another number of processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def weighted_loss(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tens
 
 
 class Run:
-    """What is trained, and what of it a checkpoint holds."""
+    """Model, optimizer and position in the data, with their checkpoints."""
 
     def __init__(self, batches: H5DataLoader, device: torch.device, path: Path | None) -> None:
         self.batches, self.device, self.path = batches, device, path
@@ -126,20 +126,20 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         began = time.perf_counter()
         totals = run.epoch(epoch, args.save_every).to(device)
         dist.all_reduce(totals)
-        if rank == 0 and totals[1]:  # of an epoch that was left after its last step there is nothing to do
+        if rank == 0 and totals[1]:  # a run that stopped after the last step of an epoch has no rows left of it
             rate = totals[1].item() / (time.perf_counter() - began)
             print(f"epoch {epoch}: loss {(totals[0] / totals[1]).item():.4f}, {rate:.0f} rows/s", flush=True)
 
 
 class _Group:
-    """Leaves the process group, also after an error."""
+    """Destroys the process group, also after an error."""
 
     def close(self) -> None:
         dist.destroy_process_group()
 
 
 def count(text: str) -> int:
-    """Return an integer of 1 or more; argparse says which option has another."""
+    """Return an integer of 1 or more; argparse names the option of another value."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected an integer of 1 or more, found {number}")
@@ -152,11 +152,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=count, default=2000, help="rows to make without --paths (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=count, default=32, help="rows a step and process (default: %(default)s)")
-    parser.add_argument("--save", type=Path, help="checkpoint to write, and to go on from if it is there")
+    parser.add_argument("--save", type=Path, help="checkpoint to write, and to continue from if it exists")
     parser.add_argument("--save-every", type=count, default=50, help="steps between checkpoints (default: %(default)s)")
     args = parser.parse_args()
     if args.save and not args.save.parent.is_dir():
-        parser.error(f"--save {args.save}: there is no folder {args.save.parent}; make it first")
+        parser.error(f"--save {args.save}: the folder {args.save.parent} does not exist; make it first")
     return args
 
 

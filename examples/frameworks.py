@@ -1,9 +1,9 @@
-"""Datasets handed to a training framework, which makes the `DataLoader` itself from what it is given.
+"""Datasets for a training framework that makes the `DataLoader` itself.
 
     torchrun --nproc-per-node 2 examples/frameworks.py
     python -m torch.distributed.run --standalone --nproc-per-node 1 examples/frameworks.py
 
-`Handler` stands for the framework: it knows nothing of HDF5 and passes options on.
+`Handler` imitates the framework: it does not know HDF5, and passes options to the `DataLoader`.
 """
 
 from __future__ import annotations

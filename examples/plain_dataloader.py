@@ -3,7 +3,7 @@
     python examples/plain_dataloader.py                     # makes its own files first
     python examples/plain_dataloader.py --paths "data/*.h5"
 
-Three ways to the same batches: a `DataLoader` as it was, `create_optimized_dataloader`, and `loader`.
+Three ways to make batches: a `DataLoader`, `create_optimized_dataloader`, and `loader`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
+    from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
     from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
     from ray_h5.torch_data.compat.lazy import H5LazyDataset, h5_worker_init_fn
     from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
         worker_init_fn,
     )
     from ray_h5.torch_data.dataset import H5Dataset
-    from ray_h5.torch_data.loader import H5DataLoader, loader
+    from ray_h5.torch_data.loaders import H5DataLoader, loader
     from ray_h5.torch_data.reading.samples import Sample
-    from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
+    from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
@@ -48,14 +50,14 @@ _HOMES = {
     "CombinedHDF5Dataset": "ray_h5.torch_data.compat.combined",
     "DataLoaderPerformanceMonitor": "ray_h5.torch_data.compat.monitor",
     "DistributedError": "ray_h5.torch_data.compat.rank_cached",
-    "EpochShuffleSampler": "ray_h5.torch_data.samplers",
+    "EpochShuffleSampler": "ray_h5.torch_data.compat.epoch_shuffle",
     "GaussianNoise": "ray_h5.transforms.noise",
-    "H5DataLoader": "ray_h5.torch_data.loader",
+    "H5DataLoader": "ray_h5.torch_data.loaders",
     "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasource": "ray_h5.ray_data.datasource",
     "H5LazyDataset": "ray_h5.torch_data.compat.lazy",
     "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.factory",
-    "OrderBatchSampler": "ray_h5.torch_data.samplers",
+    "OrderBatchSampler": "ray_h5.torch_data.batch_sampler",
     "OrderSampler": "ray_h5.torch_data.samplers",
     "Position": "ray_h5.planning.epoch.position",
     "RankMemCachedH5Dataset": "ray_h5.torch_data.compat.rank_cached",
@@ -77,7 +79,7 @@ _HOMES = {
     "data_config": "ray_h5.ray_data.training.data_config",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
-    "loader": "ray_h5.torch_data.loader",
+    "loader": "ray_h5.torch_data.loaders",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",

@@ -45,6 +45,10 @@ class LRU(Generic[Value]):
     def __len__(self) -> int:
         return len(self._state.value.items)
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Return whether a key has a value. This does not count as a use."""
+        return key in self._state.value.items
+
     @property
     def total_bytes(self) -> int:
         """Bytes that the values hold."""

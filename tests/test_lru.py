@@ -24,6 +24,15 @@ def test_those_used_last_are_kept():
     assert [kept.get(key) for key in "acd"] == [11, None, 4]
 
 
+def test_a_look_is_no_use():
+    kept = LRU(2)
+    keep(kept, "a", 1)
+    keep(kept, "b", 2)
+    assert "a" in kept
+    keep(kept, "c", 3)
+    assert [key in kept for key in "abc"] == [False, True, True]
+
+
 def test_bytes_are_bounded_and_counted_once():
     kept = LRU(10, 100, len)
     keep(kept, "a", bytes(60))

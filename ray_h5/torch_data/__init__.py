@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
+    from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
     from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
     from ray_h5.torch_data.compat.lazy import H5LazyDataset, h5_worker_init_fn
     from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
         worker_init_fn,
     )
     from ray_h5.torch_data.dataset import H5Dataset
-    from ray_h5.torch_data.kfold import kfold
-    from ray_h5.torch_data.loader import H5DataLoader, loader
+    from ray_h5.torch_data.folds import kfold
+    from ray_h5.torch_data.loaders import H5DataLoader, loader
     from ray_h5.torch_data.reading.samples import Sample
-    from ray_h5.torch_data.samplers import EpochShuffleSampler, OrderBatchSampler, OrderSampler
+    from ray_h5.torch_data.samplers import OrderSampler
 
 __all__ = [
     "CombinedHDF5Dataset",
@@ -66,7 +68,9 @@ _NAMES = {
         "row_mask",
         "where",
     ),
+    "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.compat.combined": ("CombinedHDF5Dataset",),
+    "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),
     "torch_data.compat.factory": ("OptimalDataLoaderFactory",),
     "torch_data.compat.lazy": (
         "H5LazyDataset",
@@ -88,17 +92,13 @@ _NAMES = {
         "worker_init_fn",
     ),
     "torch_data.dataset": ("H5Dataset",),
-    "torch_data.kfold": ("kfold",),
-    "torch_data.loader": (
+    "torch_data.folds": ("kfold",),
+    "torch_data.loaders": (
         "H5DataLoader",
         "loader",
     ),
     "torch_data.reading.samples": ("Sample",),
-    "torch_data.samplers": (
-        "EpochShuffleSampler",
-        "OrderBatchSampler",
-        "OrderSampler",
-    ),
+    "torch_data.samplers": ("OrderSampler",),
 }
 _HOMES = {name: f"ray_h5.{home}" for home, names in _NAMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Datasets that read a whole batch by one call, and subclasses of them that don't know of it."""
+"""Datasets that read a whole batch by one call, also below subclasses that change single samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_h5.errors import OptionError, RowIndexError
 
 
 def check_index(index: SupportsIndex, length: int, where: str) -> int:
-    """Return `index` counted from the front.
+    """Return an index that may be negative as one of ``range(length)``.
 
     Raises
     ------
@@ -28,23 +28,23 @@ def check_index(index: SupportsIndex, length: int, where: str) -> int:
 
 
 def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
-    """Return `indices` as an int64 array counted from the front; errors as in `check_index`.
+    """Return indices that may be negative as int64 of ``range(length)``; errors as in `check_index`.
 
     Raises
     ------
     OptionError
-        If they are no integers along one axis: a mask, or numbers with a fraction, would be other samples.
+        If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
     """
     found = np.asarray(indices)
     if found.dtype.kind not in "iu" and found.size:
         raise OptionError(
-            f"{where}: expected integers for indices, found {found.dtype}; of a mask, np.flatnonzero(mask)"
+            f"{where}: expected integers for indices, found {found.dtype}; for a mask, pass np.flatnonzero(mask)"
         )
     if found.ndim != 1:
         raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}; use .ravel()")
     if not found.size:
         return found.astype(np.int64)
-    # As Python's integers: int64 does not have all of uint64.
+    # As Python integers: not every uint64 is an int64.
     least, most = int(found.min()), int(found.max())
     if least < -length or most >= length:
         for index in found.tolist():
@@ -60,15 +60,15 @@ Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 class BatchedDataset(Dataset[Any]):
     """A map-style dataset whose ``__getitems__`` a `DataLoader` calls with all indices of a batch.
 
-    A subclass may change ``__getitem__`` alone, as it would that of any other dataset: batches are then made
-    of what it returns.
+    A subclass may override ``__getitem__`` alone, as with any other dataset. Batches are then made of the samples
+    that it returns.
     """
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def __getitem__(self, index: SupportsIndex | slice | Many) -> Any:
-        """Return a sample; of a list, an array or a slice of indices the batch that ``default_collate`` makes."""
+        """Return a sample; for a list, an array or a slice of indices, the batch that ``default_collate`` makes."""
         if isinstance(index, slice):
             return _batch(self.__getitems__(range(*index.indices(len(self)))))
         if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
@@ -85,7 +85,7 @@ class BatchedDataset(Dataset[Any]):
         return self._several(indices)
 
     def row_ids(self, indices: Many) -> np.ndarray:
-        """Return which rows samples are, whichever others were chosen; where that is not known, their indices."""
+        """Return the row ids of samples, which do not depend on a selection; their indices if no row id is known."""
         return check_indices(indices, len(self), "row_ids")
 
     def _one(self, index: SupportsIndex) -> Any:
@@ -98,12 +98,12 @@ class BatchedDataset(Dataset[Any]):
 
 
 def _batch(samples: Sequence[Any]) -> Any:
-    # Of no samples torch's collate cannot tell what they are like.
+    # torch's collate takes the type of a batch from its first sample, and an empty batch has none.
     return default_collate(samples) if len(samples) else getattr(samples, "whole", samples)
 
 
 def is_changed(dataset: BatchedDataset) -> bool:
-    """Tell whether a subclass has a way of its own to make samples or batches."""
+    """Return whether a subclass overrides how samples or batches are made."""
     return _own_samples(type(dataset)) or _own_batches(type(dataset))
 
 

@@ -35,9 +35,9 @@ Transform = Callable[[Any], Any]
 def check_options(
     called: str, options: Iterable[str], *takers: Callable[..., Any], instead: Mapping[str, str] | None = None
 ) -> None:
-    """Raise unless one of `takers` takes each option that was handed on to them: Python would not name what was called.
+    """Raise unless one of `takers` has a parameter for each option; the error names `called`, not an inner function.
 
-    `instead` says what to write for names that people know from elsewhere.
+    `instead` has advice for names that people know from elsewhere.
     """
     instead = instead or {}
     known = {name for taker in takers for name in inspect.signature(taker).parameters} - {"options", *instead}
@@ -50,46 +50,47 @@ def check_options(
 class H5Dataset(BatchedDataset):
     """Samples of HDF5 files: sample i is the i-th row, in path order, that passes the predicate.
 
-    A sample is a dict, whose entries are attributes too, of tensors, and of str for text. A
-    `DataLoader` gets each batch by one read a file, without stacking. The order of an epoch is that
-    of Ray if an `OrderSampler` or `OrderBatchSampler` makes it.
+    A sample is a dict of tensors, and of str for text; its entries are attributes too. A `DataLoader`
+    reads each batch by one call for each file, without stacking. With an `OrderSampler` or an
+    `OrderBatchSampler`, the order of an epoch is the same as in Ray.
 
-    The dataset can be pickled, and used under fork, forkserver and spawn.
+    The dataset can be pickled, and used with the start methods fork, forkserver and spawn.
 
     Parameters
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories and globs; see `read_h5`.
     columns : sequence of str, optional
-        What a sample holds; None takes all columns.
+        Columns of a sample; None takes all.
     predicate : expression of pyarrow or Ray, optional
-        Which rows there are; see `where`.
+        Which rows are samples; see `where`.
     transform : callable, optional
         Applied to each sample.
     group : str
         The group that column names are relative to.
     dtypes : mapping of str to dtype, optional
-        numpy dtypes to cast columns to while reading; files may differ in what is cast away.
+        numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : path-like, optional
-        A folder that keeps what was found out about the files.
+        A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one that relative paths start from.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5`` and ``hdf5``,
         and what a glob matches that names an ending itself, such as ``*.nc``.
     ignore_missing_paths : bool
-        Leave out paths that do not exist, as long as something is left.
+        Leave out paths that do not exist. If none exists, it is an error.
     cache_size : int
-        Samples to keep in memory once read, in each process; least recently used go first.
+        Samples that stay in memory after they were read, in each process: the least recently used one is
+        dropped for a new one. It has no effect if all rows stay in memory by `kept_bytes`.
     cache_bytes : int, optional
-        Bound of the bytes of those.
+        Bound of the bytes of these samples.
     kept_bytes : int, optional
-        Bound of the rows that stay in memory once they were read, for all workers of a loader
-        together; 0 keeps none. What is kept are the columns with the smallest rows, as many as fit
-        with all their rows. By default 128 MiB a file, as people give libhdf5 for its chunk cache,
-        and at most 512 MiB.
+        Bound of the rows that stay in memory after they were read, for all workers of a loader
+        together; 0 keeps none. The columns with the smallest rows stay, all that fit with all their
+        rows. By default 128 MiB a file, the size that people give libhdf5's chunk cache, and at most
+        512 MiB.
 
     Raises
     ------
@@ -137,7 +138,7 @@ class H5Dataset(BatchedDataset):
         self._closed = False
 
     def _build_index(self) -> None:
-        """Find out what the files hold and which rows pass: when the dataset is made, or again if they changed."""
+        """Plan the reading: when the dataset is made, or again if the files changed."""
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)
@@ -147,11 +148,11 @@ class H5Dataset(BatchedDataset):
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
         self._source = RowSource(plan, kept_bytes)
-        self._cache = SampleCache.bounded(cache_size, cache_bytes, self.row_bytes)
+        self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
     @property
     def columns(self) -> list[str]:
-        """What a sample holds."""
+        """Columns of a sample."""
         return [spec.name for spec in self._specs]
 
     @property
@@ -161,7 +162,7 @@ class H5Dataset(BatchedDataset):
 
     @property
     def index(self) -> RowIndex:
-        """What is known of the files."""
+        """Facts about the files."""
         return self._index
 
     @property
@@ -199,20 +200,8 @@ class H5Dataset(BatchedDataset):
         """
         if self._closed:
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
-        self._cache.ask(len(indices))
         arrays = self._source.new_batch(len(indices)) if out is None else out
-        if not self._cache.is_on or self._source.keeps_all:
-            # Rows that stay in memory anyway are not copied into the cache too.
-            self._source.read_into(arrays, indices)
-            if self._cache.is_on:
-                self._cache.note(indices)
-            return arrays
-        missing = self._cache.fetch(indices, arrays)
-        if len(missing) < len(indices):
-            self._source.check_unchanged(indices)
-        if len(missing):
-            self._source.read_into(arrays, indices[missing], missing)
-            self._cache.add(indices, arrays, missing)
+        self._cache.read_into(arrays, indices)
         return arrays
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
@@ -234,17 +223,17 @@ class H5Dataset(BatchedDataset):
         return self._whole(arrays)
 
     def close(self) -> None:
-        """Let go of files and memory. Samples cannot be read any more."""
+        """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True
         self.release()
 
     def release(self) -> None:
-        """Let go of files and memory until the next sample is read."""
+        """Close the files and free the memory until the next sample is read."""
         self._source.close()
         self._cache.clear()
 
     def _cast(self, cast: Cast) -> Cast:
-        """Return what becomes of columns while they are read, given what the user says of it."""
+        """Return the casts of columns while they are read, given those that the user asked for."""
         return cast
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
@@ -257,7 +246,7 @@ class H5Dataset(BatchedDataset):
         return selection
 
     def _selecting_columns(self) -> Sequence[str]:
-        """Return the columns that `_select` read otherwise than by looking up their values."""
+        """Return the columns that `_select` reads itself, not through the index."""
         return ()
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:

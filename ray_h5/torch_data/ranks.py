@@ -1,4 +1,4 @@
-"""Which share of an epoch this process takes: ranks, and frameworks that hand out shares themselves."""
+"""The share of an epoch that this process reads: ranks, and frameworks that split samples themselves."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ class Share(NamedTuple):
 
 
 class Ranks:
-    """The share that was asked for; what was left out is asked of torch.distributed at each use.
+    """Rank and world size as the user gave them. Those left out are asked of torch.distributed at each use.
 
-    Frameworks make loaders before and after they initialise torch.distributed, so what it says when a sampler is made
-    may not hold when the sampler is used.
+    Frameworks make loaders before and after they initialise torch.distributed, so the values at the time when a
+    sampler is made may not be those at the time when it is used.
     """
 
     def __init__(self, rank: int | None, world_size: int | None) -> None:
         self.asked = {"rank": rank, "world_size": world_size}
-        self.now()  # an error is raised where the argument was given
+        self.now()  # raises errors where the arguments are given
 
     def now(self) -> Share:
-        """Return rank and world size, as torch.distributed is now."""
+        """Return rank and world size at this time."""
         return resolve_rank(**self.asked)
 
     def share(self, sampler: object) -> Share:
-        """Return the share that an iteration of `sampler` takes: everything, where accelerate hands it out."""
+        """Return the share of an iteration of `sampler`: all samples if accelerate splits them."""
         if not asked_by_accelerate():
             return self.now()
         if set(self.asked.values()) != {None} and self.now().world_size > 1:
             raise OptionError(
-                f"{type(sampler).__name__} has rank and world_size, and accelerate hands out the batches of a prepared "
-                "loader to the ranks again: rows would be lost. Leave out rank and world_size."
+                f"{type(sampler).__name__} has rank and world_size, and accelerate splits the batches of a prepared "
+                "loader over the ranks again: rows would be lost. Leave out rank and world_size."
             )
         return Share(0, 1)
 
 
 def resolve_rank(rank: int | None, world_size: int | None) -> Share:
-    """Return rank and world size; what is None comes from torch.distributed, if it is initialised.
+    """Return rank and world size; None stands for that of torch.distributed, if it is initialised.
 
     Raises
     ------
@@ -65,11 +65,11 @@ def resolve_rank(rank: int | None, world_size: int | None) -> Share:
 
 
 def asked_by_accelerate() -> bool:
-    """Return whether the caller is asked by a part of accelerate that hands out samples to the ranks itself.
+    """Return whether a part of accelerate that splits samples over the ranks itself is on the call stack.
 
     A loader that accelerate prepared has its sampler inside a `BatchSamplerShard`, which takes every n-th batch of
-    it, or a `DataLoaderDispatcher`, which reads in one process for all. A sampler is told neither when the loader is
-    prepared nor when it is used, and it may have been made before: only the call itself shows who asks.
+    it, or a `DataLoaderDispatcher`, which reads in one process for all. Neither tells the sampler, which may have been
+    made before accelerate was asked to prepare the loader: only the call stack shows it.
     """
     module = sys.modules.get("accelerate.data_loader")
     if module is None:

@@ -1,4 +1,4 @@
-"""How far an epoch is done: what samplers keep, and what a checkpoint keeps of them."""
+"""How much of an epoch is done: the state of a sampler, and of its checkpoints."""
 
 from __future__ import annotations
 
@@ -14,31 +14,41 @@ _SHUFFLE = ("unit", "seed", "window_rows")
 
 
 class SamplerState:
-    """How far an epoch is done, and what it is an epoch of.
+    """How much of which epoch is done, and of which order.
 
     Parameters
     ----------
-    what : mapping
-        What a state has to be of, by name. A shuffle is [unit, seed, window_rows].
-    stretch : int
-        Samples of a stretch.
+    described : mapping
+        Describes the order: a state can only be loaded if it has the same entries. A shuffle is
+        [unit, seed, window_rows].
+    run_length : int
+        Samples of a run.
     is_drawn : bool
-        Whether the seed of the shuffle was drawn: that of a state that is loaded takes its place.
+        Whether the seed of the shuffle was drawn. The seed of a state that is loaded then replaces it.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch of the next iteration, or of the running one.
+    done : int
+        Samples that all ranks together have done, whole runs only.
+    within : int
+        Samples that this rank has done of the run that begins at `done`.
     """
 
-    def __init__(self, what: Mapping[str, Any], stretch: int = 1, *, is_drawn: bool = False) -> None:
-        self._what = dict(what)
+    def __init__(self, described: Mapping[str, Any], run_length: int = 1, *, is_drawn: bool = False) -> None:
+        self._described = dict(described)
         self._is_drawn = is_drawn
-        self._split = [stretch, 1]  # samples of a stretch, and how many ranks `within` was counted among
-        self._resume: tuple[int, int] | None = None  # done, within
+        self._split = [run_length, 1]  # samples of a run, and the number of ranks when `within` was counted
+        self._resume: tuple[int, int] | None = None  # done and within of a state that was loaded
         self.epoch = 0
         self.done = 0
-        self.within = 0  # samples that this rank has done of the stretch that begins at `done`
+        self.within = 0
 
     @property
     def seed(self) -> int | None:
-        """The seed of the shuffle; None where nothing is shuffled."""
-        return cast("int | None", _parts(self._what).get("seed"))
+        """The seed of the shuffle; None if nothing is shuffled."""
+        return cast("int | None", _parts(self._described).get("seed"))
 
     def set_epoch(self, epoch: int) -> None:
         epoch = as_integer("set_epoch: epoch", epoch, 0)
@@ -48,7 +58,7 @@ class SamplerState:
         self.epoch = epoch
 
     def begin(self, world_size: int = 1) -> int:
-        """Return how much is done already of the epoch that an iteration of one of some ranks begins."""
+        """Begin an iteration on one of `world_size` ranks; return how many samples are done already."""
         split = [self._split[0], world_size]
         if self._resume is not None and self._resume[1]:
             self._check_split(self._split, split)
@@ -57,12 +67,12 @@ class SamplerState:
         return self.done
 
     def end(self) -> None:
-        """Note that an iteration has come to its end: what follows is a whole epoch."""
+        """Note that an iteration has ended: the next one is of a whole epoch."""
         self.done = self.within = 0
 
     def state_dict(self) -> State:
         done, within = self._resume or (self.done, self.within)
-        return {**self._what, "epoch": self.epoch, "done": done, "within": within, "split": self._split}
+        return {**self._described, "epoch": self.epoch, "done": done, "within": within, "split": self._split}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         expected = self._with_seed_of(state)
@@ -75,74 +85,74 @@ class SamplerState:
         for name in ("epoch", "done", "within"):
             check_count(f"load_state_dict: {name}", state.get(name), 0)
         if state["within"]:
-            # Among how many ranks the next iteration is may not be known yet.
+            # The number of ranks of the next iteration may not be known yet: `begin` checks it.
             split = list(state.get("split") or (None, None))
             self._check_split(split, [self._split[0], *split[1:]])
             self._split = split
-        self._what = expected
+        self._described = expected
         self.set_epoch(state["epoch"])
         self._resume = state["done"], state["within"]
 
     @staticmethod
     def _check_split(taken: list[Any], now: list[Any]) -> None:
         if taken != now:
-            stretch, ranks = taken
+            run_length, ranks = taken
             raise PositionError(
-                f"load_state_dict: the state was taken inside a stretch of {stretch} samples of each of "
-                f"{ranks} ranks; expected that stretch and world_size, found {now}"
+                f"load_state_dict: the state was taken inside a run of {run_length} samples of each of {ranks} ranks; "
+                f"expected that run_length and world_size, found {now}"
             )
 
     def _with_seed_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a state has to be of: with its own seed, if the sampler drew the one that it has."""
+        """Return how a state must be described: with its own seed, if the seed of the sampler was drawn."""
         seed = _parts(state).get("seed")
         if not self._is_drawn or seed is None:
-            return self._what
+            return self._described
         check_count("load_state_dict: seed", seed, 0)
-        unit, _, window_rows = self._what["shuffle"]
-        return {**self._what, "shuffle": [unit, seed, window_rows]}
+        unit, _, window_rows = self._described["shuffle"]
+        return {**self._described, "shuffle": [unit, seed, window_rows]}
 
 
-def _parts(what: Mapping[str, Any]) -> dict[str, Any]:
+def _parts(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a state, those of a shuffle by their names."""
-    shuffle = what.get("shuffle")
+    shuffle = described.get("shuffle")
     if not isinstance(shuffle, list) or len(shuffle) != len(_SHUFFLE):
-        return dict(what)
-    return {**what, "shuffle": True, **dict(zip(_SHUFFLE, shuffle, strict=True))}
+        return dict(described)
+    return {**described, "shuffle": True, **dict(zip(_SHUFFLE, shuffle, strict=True))}
 
 
 def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return what a state is of and the sampler is not, each as ``"seed 3, not 4"``."""
+    """Return the entries in which a state differs from the sampler, each as ``"seed 3, not 4"``."""
     are_shuffled = isinstance(found.get("shuffle"), list) and isinstance(expected.get("shuffle"), list)
     there, here = (_parts(found), _parts(expected)) if are_shuffled else (found, expected)
     return [f"{name} {there.get(name)!r}, not {value!r}" for name, value in here.items() if there.get(name) != value]
 
 
 class ResumableIndices(Iterator[int]):
-    """One iteration of a walk, which tells where it is also when the walk has come to its end.
+    """One iteration of a sampler, with a state of its own that stays when the sampler has come to its end.
 
-    A batch that is smaller than the others has taken a sampler to its end before it is delivered; torchdata
-    therefore asks what it iterates over, and not only the sampler, for a state.
+    For a last batch that is smaller than the others, a `DataLoader` takes the sampler to its end before the batch is
+    delivered. torchdata therefore asks the iterator for a state, and not only the sampler.
     """
 
-    def __init__(self, walk: SamplerState, indices: Iterator[int]) -> None:
-        self._walk, self._indices = walk, indices
+    def __init__(self, state: SamplerState, indices: Iterator[int]) -> None:
+        self._state, self._indices = state, indices
         self._at: tuple[int, int, int] | None = None  # epoch, done, within
         self._resume: Mapping[str, Any] | None = None
 
     def __next__(self) -> int:
         if self._resume is not None:
-            self._walk.load_state_dict(self._resume)
+            self._state.load_state_dict(self._resume)
             self._resume = None
         index = next(self._indices)
-        self._at = self._walk.epoch, self._walk.done, self._walk.within
+        self._at = self._state.epoch, self._state.done, self._state.within
         return index
 
     def state_dict(self) -> State:
         if self._resume is not None:
             return dict(self._resume)
         at = {} if self._at is None else dict(zip(("epoch", "done", "within"), self._at, strict=True))
-        return self._walk.state_dict() | at
+        return self._state.state_dict() | at
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # The walk takes it when the first sample is asked for: this may never be iterated over.
+        # Loaded when the first sample is asked for: this iterator may never be iterated over.
         self._resume = state

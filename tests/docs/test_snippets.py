@@ -5,7 +5,7 @@ import pytest
 from tests.docs.pages import ROOT, blocks, text_of, with_blocks
 
 _RUN_ELSEWHERE = ["docs/frameworks.md"]
-"""By tests/torch_data/frameworks_script.py, in two processes."""
+"""By tests/torch_data/frameworks_script.py, in two processes, and by test_lightning_in_ray.py."""
 
 
 @pytest.mark.usefixtures("ray_local")

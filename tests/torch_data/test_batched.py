@@ -8,7 +8,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, OrderBatchSampler
-from ray_h5.torch_data.loader import H5DataLoader
+from ray_h5.torch_data.loaders import H5DataLoader
 from ray_h5.torch_data.reading import row_cache
 
 
@@ -38,7 +38,7 @@ def targets(batch):
 
 @pytest.mark.parametrize("make", KINDS)
 def test_indices_may_lie_in_memory_in_any_way(path, make, monkeypatch):
-    monkeypatch.setattr(row_cache, "_TOGETHER_BYTES", 1)
+    monkeypatch.setattr(row_cache, "_PARALLEL_BYTES", 1)
     dataset, read_only = make(path), np.arange(5)
     read_only.flags.writeable = False
     for _ in range(2):  # from the file, and from memory

@@ -24,7 +24,7 @@ from ray_h5.torch_data import (
     create_optimized_dataloader,
     loader,
 )
-from ray_h5.torch_data.loader import H5DataLoader
+from ray_h5.torch_data.loaders import H5DataLoader
 from ray_h5.torch_data.reading import shared_memory
 from ray_h5.torch_data.reading.tensors import tensor_over
 
@@ -190,9 +190,10 @@ def test_memory_of_workers_that_ended_is_given_back(path):
     batches = DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=2)
     for batch in batches:  # noqa: B007  the last one is held
         pass
-    assert any(shared_memory._pools)
+    received = shared_memory._pools.value._received
+    assert received
     del batch
-    assert not [key for key in shared_memory._pools if not shared_memory._is_running(key[0])]
+    assert not [key for key in received if not shared_memory._is_running(key[0])]
 
 
 # Subclasses and transforms -----------------------------------------------------------------------
@@ -336,8 +337,8 @@ def test_rows_in_memory_stay_right_while_others_are_read(path, monkeypatch):
     # What a thread takes from the rows that are there must be right also while another one fills in the rest.
     dataset = H5Dataset(path, ["y"])
     dataset.read(np.arange(3))
-    kept = next(group for group in dataset._source._kept() if group.columns)
-    values, there = kept.columns["y"], np.flatnonzero(kept.there)
+    held = next(each for each in dataset._source._row_caches() if each.columns)
+    values, there = held.columns["y"], np.flatnonzero(held.is_held)
     assert len(there) == 3
     seen, read_into = [], RowReader.read_into
 

@@ -128,3 +128,35 @@ def test_the_worker_safe_ones_have_the_signatures_of_their_document():
     monitor = torch_data.DataLoaderPerformanceMonitor()
     assert sorted(monitor.metrics) == ["batch_loading_times", "gpu_utilization", "memory_usage"]
     assert inspect.signature(monitor.time_batch_loading).parameters["num_batches"].default == 10
+
+
+UNTOUCHED = """
+import copyreg
+from multiprocessing.reduction import ForkingPickler
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+before = dict(default_collate_fn_map), dict(ForkingPickler._extra_reducers), dict(copyreg.dispatch_table)
+import ray_h5.torch_data
+for name in ray_h5.torch_data.__all__:
+    getattr(ray_h5.torch_data, name)
+assert before == (default_collate_fn_map, ForkingPickler._extra_reducers, copyreg.dispatch_table)
+"""
+
+
+def test_an_import_changes_nothing_of_torch():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", UNTOUCHED], check=True, timeout=100)
+
+
+NO_MODULES = """
+import importlib, pkgutil, types
+from ray_h5 import torch_data
+
+for found in pkgutil.walk_packages(torch_data.__path__, "ray_h5.torch_data."):
+    importlib.import_module(found.name)
+# An import of a submodule sets an attribute of its package: a module named as a function would hide the function.
+assert not [name for name in torch_data.__all__ if isinstance(getattr(torch_data, name), types.ModuleType)]
+"""
+
+
+def test_no_module_hides_a_public_name():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", NO_MODULES], check=True, timeout=100)

@@ -212,7 +212,7 @@ def test_what_one_split_has_not_done_another_does(rows, before, after, steps):
 def test_a_state_from_inside_a_stretch_needs_the_same_stretch():
     sampler = OrderSampler(range(20), world_size=2, rank=0, stretch=5)
     list(itertools.islice(sampler, 3))
-    with pytest.raises(PositionError, match="inside a stretch of 5"):
+    with pytest.raises(PositionError, match="inside a run of 5"):
         OrderSampler(range(20), stretch=4).load_state_dict(sampler.state_dict())
     with pytest.raises(PositionError, match="between batches"):
         OrderBatchSampler(range(20), 5, rank=0, world_size=2).load_state_dict(sampler.state_dict())

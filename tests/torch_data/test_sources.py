@@ -12,7 +12,7 @@ from ray_h5.errors import MissingSourceError, StaleIndexError
 from ray_h5.planning.predicates.criteria import where
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.loader import loader
+from ray_h5.torch_data.loaders import loader
 
 LABELS = np.arange(40) % 4
 

@@ -1,4 +1,4 @@
-"""The plain PyTorch way: a map-style Dataset of HDF5 samples behind a DataLoader."""
+"""The plain PyTorch way: a map-style Dataset of HDF5 samples in a DataLoader."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CHUNK_CACHE_BYTES = 128 << 20
 class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
     """Samples of several HDF5 files, read one at a time, each a dict of tensors.
 
-    Files are opened at the first sample that is read from them, so each loader worker has handles of its own.
+    Files are opened at the first sample that is read from them, so each loader worker has its own handles.
 
     Parameters
     ----------
     paths
         The files, whose rows follow each other.
     columns
-        What a sample holds.
+        Columns of a sample.
     """
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ def plain_loader(
 ) -> DataLoader[dict[str, torch.Tensor]]:
     """Return a DataLoader over `PlainH5Dataset` with the default collate.
 
-    Its workers stay from epoch to epoch (``persistent_workers``), as a person who times epochs would have it.
+    Its workers are persistent: their start is not timed.
     """
     return DataLoader(
         PlainH5Dataset(paths, columns),

@@ -1,17 +1,16 @@
 """``ray-h5 bench loader``: epochs in plain PyTorch on workload `signals`, shuffled, batches of 64.
 
-Every contestant is made ahead of the timing and timed over whole epochs, workers and all; workers stay
-from epoch to epoch. Ours and the baseline have the same number of workers, and take turns. What our
-loaders deliver is compared with h5py's bytes before a case is timed.
+Loaders are made before the timing, and timed over whole epochs with persistent workers. Ours and the baseline have
+the same number of workers, and take turns. The batches of our loaders are compared with h5py's bytes before a case is
+timed.
 
-These are epochs of a run that has read the files before, like those of the baseline, whose chunk caches (128 MiB
-a file) then hold every row decoded; ours keeps what it has read too, up to its default of 128 MiB a file and
-512 MiB in all. `kept nothing` has neither: each epoch reads and decodes, and the baseline still does not.
+The timed epochs follow epochs that have read the files. The chunk caches of the baseline (128 MiB a file) then hold
+every row decoded; ours holds rows too, up to its default of 128 MiB a file and 512 MiB in all. In `kept nothing` ours
+reads and decodes in each epoch, and the baseline does not.
 
-`combined` is `CombinedHDF5Dataset` with its defaults in a `DataLoader`, the user's loop as it was. `warm` has
-all samples in its LRU cache, and nothing kept beside it. `preload` reads the shard of one rank of
-`RankMemCachedH5Dataset`; the peak is what a process gains in resident memory while it does, over the bytes of
-the shard.
+`combined` is `CombinedHDF5Dataset` with its defaults in a `DataLoader`. `warm` has all samples in its LRU cache and
+holds no other rows. `preload` reads the shard of one rank of `RankMemCachedH5Dataset`; its peak is the growth of
+resident memory while it reads, divided by the bytes of the shard.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _against_plain(workload: Workload, workers: int, turns: int) -> list[Result]
         name: partial(count_rows, each, workload.rows) for name, (each, _) in ours.items()
     }
     contestants["plain_loader"] = partial(count_rows, theirs, workload.rows)
-    # Each worker of ours has its own cache, and gets other samples in each epoch: the first epochs fill it.
+    # Each worker of ours has its own cache, and reads other samples in each epoch: the first epochs fill it.
     seconds = run_turns(contestants, turns, warmups=4 if workers else 1)
     return [
         Contest("loader", f"{name}, {workers} workers", {**seconds, OURS: seconds[name]}).against(
@@ -155,7 +154,7 @@ class _PerItem(torch.utils.data.Dataset[Any]):
 
 
 def _slices(path: str, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Preload as the seeds' users do: a slice of each dataset, made a tensor."""
+    """Preload the usual way: a slice of each HDF5 dataset, as a tensor."""
     with h5py.File(path, "r") as file:
         return torch.from_numpy(file["fhr_st"][0:rows]), torch.from_numpy(file["target"][0:rows])
 
@@ -179,7 +178,7 @@ torch.distributed.destroy_process_group()
 
 def _peak_ratio(path: str) -> float:
     """Return the peak of resident memory while a process of its own preloads, over the bytes preloaded."""
-    small = make_workload("signals", size=0.01).paths[0]  # once, for what the libraries take
+    small = make_workload("signals", size=0.01).paths[0]  # read before: the memory of libraries is not counted
     command = [sys.executable, "-c", _PEAK, f"tcp://127.0.0.1:{_free_port()}", path, small]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
 

@@ -1,1 +1,1 @@
-"""Datasets and loaders that people know from elsewhere, under their names."""
+"""Datasets, samplers and loaders that people know from elsewhere, under their names."""

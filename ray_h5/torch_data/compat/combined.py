@@ -1,4 +1,4 @@
-"""The dataset of combined HDF5 files: chosen by patient, label, epoch and class, kept in an LRU cache."""
+"""Samples of several HDF5 files, chosen by patient, label, epoch and class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CombinedHDF5Dataset(H5Dataset):
     load_fields : sequence of str, optional
         Columns that a sample holds; None takes all.
     allowed_guids : sequence of str, optional
-        Only samples of these patients, as samples call them: a column of numbers holds them as such.
+        Only samples of these patients, as str; a column of numbers is compared as numbers.
     cs_label, bg_label : bool, optional
         Only samples with this label: True is any value but 0.
     epoch_min, epoch_max : float, optional
@@ -55,11 +55,12 @@ class CombinedHDF5Dataset(H5Dataset):
         vector, at a time step whose ``weight`` is above zero. Without a column ``weight`` every
         time step counts.
     cache_size : int
-        Samples kept in memory once read, in each process: the least recently used one is dropped
-        for a new one. 0 keeps none. Where all rows stay in memory by `kept_bytes`, it takes no memory and only counts.
+        Samples that stay in memory after they were read, in each process: the least recently used one is
+        dropped for a new one. 0 keeps none, and counts none. If all rows stay in memory by `kept_bytes`, no second
+        copy is made: `get_stats` then counts these rows, and its ``cache_capacity`` is that of all samples.
     pin_memory : bool
-        Whether batches are to be pinned: `create_optimized_dataloader` does so where there is a GPU.
-        A `DataLoader` has an option of its own.
+        Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option
+        of its own.
     dtype : torch.dtype
         float16, bfloat16, float32 or float64.
     cache_bytes : int, optional
@@ -67,18 +68,18 @@ class CombinedHDF5Dataset(H5Dataset):
     **options
         `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`
         and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
-        of `kfold`: it has to hold too, of the values as the files hold them.
+        of `kfold`: it has to hold too, for the values as the files store them.
 
     Raises
     ------
     NotFoundError
-        If a path does not exist: a file left out would be data lost.
+        If a path does not exist: to leave a file out would lose data.
     PredicateError
-        A ValueError: if no sample matches; it says which of the criteria left none.
+        A ValueError: if no sample matches. It names the criterion that left none.
     UnknownColumnError
         If a field is in no file.
     UnsupportedColumnError
-        If a field holds what is cast to no dtype of these, such as complex numbers.
+        If a field holds values that cannot be cast to `dtype`, such as complex numbers.
 
     Examples
     --------
@@ -127,20 +128,20 @@ class CombinedHDF5Dataset(H5Dataset):
         return self._cache.asked
 
     def get_stats(self) -> dict[str, Any]:
-        """Return what this process has of the dataset, and did with it.
+        """Return what lies in the memory of this process, and how often samples were found there.
 
         Returns
         -------
         dict
-            ``total_samples``; ``cache_size``, ``cache_bytes``: what is in the cache now;
-            ``cache_capacity``; ``cache_hits``, ``cache_misses``, ``cache_hit_rate``;
-            ``access_count``: samples asked for; ``dtype``; ``num_files``; ``fields``. Loader workers
-            count for themselves.
+            ``total_samples``; ``cache_size``, ``cache_bytes``: samples in memory now, and their bytes;
+            ``cache_capacity``: how many samples memory holds at most; ``cache_hits``, ``cache_misses``,
+            ``cache_hit_rate``: samples found in memory, and not; ``access_count``: samples asked for;
+            ``dtype``; ``num_files``; ``fields``. Loader workers count for themselves.
         """
         return {
             "total_samples": len(self),
             "cache_size": len(self._cache),
-            "cache_capacity": self._cache.max_samples,
+            "cache_capacity": self._cache.capacity,
             "cache_bytes": len(self._cache) * self.row_bytes,
             "cache_hits": self._cache.hits,
             "cache_misses": self._cache.misses,
@@ -152,7 +153,7 @@ class CombinedHDF5Dataset(H5Dataset):
         }
 
     def clear_cache(self) -> None:
-        """Give back the memory of all samples that this process has read, and start its counts anew."""
+        """Free the memory of all samples that this process has read, and set its counts to 0."""
         self.release()
 
     def _select(self, predicate: Any) -> np.ndarray | None:
@@ -170,7 +171,7 @@ class CombinedHDF5Dataset(H5Dataset):
         return np.flatnonzero(passes) if notes else None
 
     def _passing(self, predicate: Any) -> Iterator[tuple[str, np.ndarray]]:
-        """Return what the user calls each criterion, and the row ids that pass it alone."""
+        """Yield each criterion in the user's terms, and the row ids that pass it alone."""
         for words, (column, wanted) in self._simple.items():
             yield words, self._rows_with(column, wanted)
         if self._label is not None:
@@ -181,7 +182,7 @@ class CombinedHDF5Dataset(H5Dataset):
             yield "predicate", select(self._index, self._index.columns, predicate)
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
-        """Return the row ids that pass a criterion, or of some patients; a row may be an array of one value."""
+        """Return the row ids that pass a criterion, or those of some patients; a row may be an array of one value."""
         spec = self._index.find([column])[column]
         criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
@@ -238,7 +239,7 @@ class _FloatsOrBool(Cast):
 
 
 def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
-    """Return patients as a column would hold them, without those that it cannot hold."""
+    """Return patients in the dtype of a column, without those that it cannot hold."""
     if spec.kind == "string":
         return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
     if spec.kind != "number":
@@ -259,7 +260,7 @@ def _criteria(
     epoch_min: float | None,
     epoch_max: float | None,
 ) -> dict[str, tuple[str, Any]]:
-    """Return the criteria on scalar columns, patients as a list, by what the user calls them."""
+    """Return the criteria on scalar columns, by their names in the user's terms; patients are a list."""
     found: dict[str, tuple[str, Any]] = {}
     if guids is not None:
         found[f"allowed_guids ({len(guids)} of them)"] = ("guid", guids)

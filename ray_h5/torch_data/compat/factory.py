@@ -1,9 +1,10 @@
-"""DataLoaders whose options are chosen from the machine and the dataset."""
+"""DataLoaders whose options are chosen for the machine and the dataset."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sized
@@ -14,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.torch_data.compat.wrappers import worker_init_fn
-from ray_h5.torch_data.machine import free_shared_memory, usable_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -28,27 +29,27 @@ _MOST_WORKERS = 16
 _TUNED_BATCHES = 8
 _LEAST_SHARED_BYTES = 64 << 20
 
-# What is no option of DataLoader: it is taken out before one is made.
+# These are no options of DataLoader.
 _OWN_OPTIONS = ("has_augmentation", "has_standardization", "tune")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a choice depends on: CPUs of this process, and whether there is a CUDA device."""
+    """The machine as far as a choice depends on it: CPUs of this process, and whether it has a CUDA device."""
 
     cpus: int
     has_gpu: bool
 
     @classmethod
     def here(cls) -> Machine:
-        """Return the machine at hand: affinity and container limits count, not the CPUs of the host."""
-        return cls(usable_cpus(), torch.cuda.is_available())
+        """Return this machine: affinity and container limits count, not the CPUs of the host."""
+        return cls(cpu_count(), torch.cuda.is_available())
 
 
 class OptimalDataLoaderFactory:
     """Makes DataLoaders for training and validation.
 
-    What was chosen, and why, goes to the log of this module.
+    The log of this module says what was chosen, and why.
     """
 
     @staticmethod
@@ -61,19 +62,19 @@ class OptimalDataLoaderFactory:
     ) -> dict[str, Any]:
         """Return options for `DataLoader`.
 
-        A worker for each CPU but one, which is for the training process itself; half of these where
-        samples are augmented or standardised; at most four for less than 1000 samples, two more than
-        the CPUs for more than 10,000 that only have to be read, and never more than 16. Four batches
-        are prefetched by each worker where samples are worked on, six where they are only read.
+        One CPU is for the training process; each of the others has a worker, or half of them if samples are
+        augmented or standardised. Less than 1000 samples get at most four workers; more than 10,000 that are
+        only read get two more than CPUs; never more than 16. Each worker prefetches four batches of samples
+        that are augmented or standardised, six of others.
 
         Parameters
         ----------
         dataset_size : int
             Samples.
         has_augmentation, has_standardization : bool
-            What each sample goes through.
+            Whether each sample is augmented, or standardised.
         machine : Machine, optional
-            By default the one at hand.
+            By default this machine.
 
         Returns
         -------
@@ -112,16 +113,16 @@ class OptimalDataLoaderFactory:
             Samples of a batch. None, as in a `DataLoader`, for single samples, and beside a ``batch_sampler``.
         **kwargs
             ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`; ``tune=True`` to
-            measure a few batches with several numbers of workers and take the best; all else goes to
-            `DataLoader`, in place of what would be chosen here.
+            measure a few batches with several numbers of workers and take the best. Other options are
+            passed to `DataLoader`, and replace what would be chosen here.
         """
         config = _config(dataset, kwargs, with_augmentation=True)
         if _says_no_order(kwargs):
             config["shuffle"] = True
-        drawn = kwargs.get("sampler")  # of one rank of several, it draws fewer samples than there are
+        drawn = kwargs.get("sampler")  # a sampler of one of several ranks draws only its share
         count = len(drawn if isinstance(drawn, Sized) else cast("Sized", dataset))
         if batch_size is not None and count < batch_size and "drop_last" not in kwargs:
-            config["drop_last"] = False  # or there would be no batch at all
+            config["drop_last"] = False  # otherwise there would be no batch
         config.setdefault("worker_init_fn", worker_init_fn)
         return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
 
@@ -129,7 +130,7 @@ class OptimalDataLoaderFactory:
     def create_validation_loader(dataset: Dataset[Any], batch_size: int | None, **kwargs: Any) -> DataLoader[Any]:
         """Return a loader for validation: in order, and nothing left out.
 
-        Arguments as for `create_training_loader`; ``has_augmentation`` is not looked at.
+        Arguments as for `create_training_loader`; ``has_augmentation`` has no effect.
         """
         config = _config(dataset, kwargs, with_augmentation=False)
         config["drop_last"] = kwargs.get("drop_last", False)
@@ -139,7 +140,7 @@ class OptimalDataLoaderFactory:
 
 
 def _says_no_order(options: Mapping[str, Any]) -> bool:
-    """Tell whether the order is left to us; ``sampler=None`` is what scripts pass where they have none."""
+    """Return whether the options leave the order open; scripts without a sampler pass ``sampler=None``."""
     return all(options.get(name) is None for name in ("shuffle", "sampler", "batch_sampler"))
 
 
@@ -175,7 +176,7 @@ def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any],
 
 
 def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
-    """Return options that go together: some exclude each other, or need workers."""
+    """Return the options without those that others exclude, or that need workers."""
     options = {**config, "batch_size": batch_size}
     if options.get("batch_sampler") is not None:
         for name in ("batch_size", "shuffle", "sampler", "drop_last"):
@@ -189,7 +190,7 @@ def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
 
 
 def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | None:
-    """Return what keeps loader workers from starting, or None."""
+    """Return why loader workers cannot start, or None."""
     free = free_shared_memory()
     if free is not None and free < _LEAST_SHARED_BYTES:
         return f"shared memory has {free >> 20} MiB free, and workers send batches through it (docker run --shm-size)"
@@ -206,9 +207,18 @@ def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | No
     return None
 
 
+def free_shared_memory(folder: str = "/dev/shm") -> int | None:  # noqa: S108  where Linux has it
+    """Return the free bytes of shared memory, through which loader workers send batches; None without it."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
 def _pickling_error(value: Any) -> Exception | None:
-    """Return what pickling raises where a worker is started with `value`."""
-    # Locks, queues and shared values cannot be pickled but for a process that is being started. This stands for one.
+    """Return the error of pickling `value` for the start of a worker, or None."""
+    # Locks, queues and shared values can be pickled only for a process that is being started. This imitates one.
     worker: Any = SimpleNamespace(duplicate_for_child=int, DupFd=int)
     set_spawning_popen(worker)
     try:
@@ -231,7 +241,7 @@ def _fastest(dataset: Dataset[Any], batch_size: int | None, config: dict[str, An
         for workers in sorted({0, *([1, most // 2, most] if most else [])})
     }
     for each, state in before:
-        each(state)  # what was measured is not a part of the training
+        each(state)  # the measured batches are no part of the training
     best = max(rates, key=lambda workers: rates[workers])
     listed = ", ".join(f"{workers}: {rate:.1f}" for workers, rate in rates.items())
     logger.info("tuned: %d workers; batches a second by number of workers: %s", best, listed)
@@ -239,7 +249,7 @@ def _fastest(dataset: Dataset[Any], batch_size: int | None, config: dict[str, An
 
 
 def _states(config: Mapping[str, Any]) -> list[tuple[Callable[[Any], Any], Any]]:
-    """Return what sets torch and the samplers of a loader to where they are, and where that is."""
+    """Return functions that restore the states of torch and of a loader's samplers, each with its state now."""
     batched = config.get("batch_sampler")
     samplers: list[Any] = [config.get("sampler"), batched, getattr(batched, "sampler", None)]
     found: list[tuple[Callable[[Any], Any], Any]] = [
@@ -252,7 +262,7 @@ def _states(config: Mapping[str, Any]) -> list[tuple[Callable[[Any], Any], Any]]
 
 def _rate(loader: DataLoader[Any]) -> float:
     batches = iter(loader)
-    next(batches, None)  # starting workers and opening files is paid once
+    next(batches, None)  # workers are started and files opened once only
     start = time.perf_counter()
     count = sum(1 for _ in zip(range(_TUNED_BATCHES), batches, strict=False))
     return count / (time.perf_counter() - start)

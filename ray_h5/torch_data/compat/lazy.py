@@ -1,17 +1,18 @@
-"""Samples of one file, read when they are asked for."""
+"""Pairs of inputs and targets of one file, read when they are asked for."""
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError
+from ray_h5.fork import PerProcess
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.pairs import (
@@ -26,17 +27,16 @@ from ray_h5.torch_data.compat.pairs import (
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.reading.row_cache import RowCache, check_kept, fitting, share_of
+from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, worker_share
 from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 from ray_h5.torch_data.reading.tensors import as_python, to_torch
 
 
 class H5LazyDataset(BatchedDataset):
-    """Inputs, and targets if there are any, of one HDF5 file.
+    """Inputs of one HDF5 file, with targets if `y_key` is given.
 
-    The file is opened when the first sample is read, anew in each process. A `DataLoader` gets a
-    whole batch by one read.
+    Each process opens the file when it reads its first sample. A `DataLoader` reads a whole batch by one call.
 
     Parameters
     ----------
@@ -49,26 +49,26 @@ class H5LazyDataset(BatchedDataset):
     x_dtype, y_dtype : numpy dtype, optional
         Cast to these while reading; None leaves the dtype of the file.
     transform, target_transform : callable, optional
-        Applied to the input and to the target of each sample, which they get as numpy arrays (a
-        target that is one number as a numpy scalar). What they return is the sample. Without them
-        samples are tensors, and text is str.
+        Called with the input and with the target of each sample, as numpy arrays (a target that is one
+        number is a numpy scalar). What they return is the sample. Without them samples are tensors, and
+        text is str.
     rdcc_nbytes : int
-        Decoded rows stay in memory if all of them fit into so many bytes, as they would in libhdf5's
-        chunk cache of that size. The bound holds for all workers of a loader together; 0 keeps none.
+        Decoded rows stay in memory if all of them fit into this many bytes, as in a chunk cache of libhdf5
+        of that size. The bound holds for all workers of a loader together; 0 keeps none.
     rdcc_nslots, rdcc_w0
-        Slots and policy of libhdf5's chunk cache. They apply where libhdf5 reads with a chunk cache,
-        which is nowhere here: chunks are decoded without it, and what it reads (compound values,
-        text of varying length, virtual datasets) it is asked for in ranges that split no chunk.
+        Slots and policy of libhdf5's chunk cache. They have no effect: most columns are read without
+        libhdf5, and the others (compound values, text of varying length, virtual datasets) in ranges that
+        split no chunk.
     swmr : bool
-        Also read a file that a writer in SWMR mode is adding to: the samples that were there when
-        the dataset was made. Any other file is read as it always is.
+        Also read a file to which a writer in SWMR mode adds rows: those that existed when the dataset was
+        made. It has no effect for other files.
 
     Raises
     ------
     NotFoundError, NotHDF5Error, UnknownColumnError and other leaves of RayH5Error
-        When the dataset is made, if the file or a key is not there.
+        When the dataset is made, if the file or a key does not exist.
     StaleIndexError
-        When a sample is read, if the file is not the one that the dataset was made of.
+        When a sample is read, if the file changed since the dataset was made.
 
     Examples
     --------
@@ -98,9 +98,7 @@ class H5LazyDataset(BatchedDataset):
         self.target_transform = target_transform
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr = swmr
-        self._reader: RowReader | None = None
-        self._kept: tuple[int, RowCache | None] | None = None
-        self._live = False
+        self._open = PerProcess(_OpenPair)
         self._closed = False
         reader, live = open_reader(self.path, swmr)
         with reader:
@@ -125,7 +123,7 @@ class H5LazyDataset(BatchedDataset):
             whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
-            # torch stacks a list; of no samples the tensor tells what they are like.
+            # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
             return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
         return [self._sample(self._values(values, i)) for i in range(len(indices))]
 
@@ -133,73 +131,88 @@ class H5LazyDataset(BatchedDataset):
         return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
     def close(self) -> None:
-        """Let go of the file. Samples cannot be read any more."""
+        """Close the file. Samples cannot be read any more."""
         self._closed = True
         self.release()
 
     def release(self) -> None:
-        """Let go of the file until the next sample is read."""
-        reader, self._reader, self._kept = self._reader, None, None
+        """Close the file until the next sample is read."""
+        reader = self._open.value.reader
+        self._open.renew()
         if reader is not None:
             reader.close()
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
         if self._closed:
             raise OptionError(f"{self.path}: this dataset is closed; make a new one")
-        if self._reader is None:
-            self._reader, self._live = open_reader(self.path, self.swmr, expect=self._expect)
+        pair, reader = self._opened()
         out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
-        kept = self._kept_rows()
-        if kept is None:
-            self._read_into(out, rows, np.arange(len(rows)))
+        read = partial(self._read_into, reader, pair.is_live)
+        if pair.row_cache is None:
+            read(out, rows, np.arange(len(rows)))
         else:
-            self._check_state()
-            kept.read_through(out, rows, None, self._read_into)
+            if not pair.is_live:  # a live writer may change the file
+                check_file(self.path, reader.identity)
+            pair.row_cache.read_through(out, rows, None, read)
         return list(out.values())
 
-    def _read_into(self, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:
-        assert self._reader is not None
+    def _opened(self) -> tuple[_OpenPair, RowReader]:
+        """Return the file as this process has it open, and its reader."""
+        pair = self._open.value
+        if pair.reader is None:
+            pair.row_cache = self._new_row_cache()
+            pair.reader, pair.is_live = open_reader(self.path, self.swmr, expect=self._expect)
+        return pair, pair.reader
+
+    def _new_row_cache(self) -> RowCache | None:
+        """Return a cache for all rows if they fit."""
+        specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
+        row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (shape, dtype) in specs.items()}
+        fits = len(columns_that_fit(row_bytes, self._length, worker_share(self.rdcc_nbytes))) == len(specs)
+        return RowCache(specs, self._length) if fits else None
+
+    def _read_into(
+        self, reader: RowReader, is_live: bool, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray
+    ) -> None:
         names = [name for name, _, _ in self._columns]
         # A target that is the input, maybe of another dtype, is a column of the same name. A live writer adds to one
         # column before the other: they are not read as columns of one length.
-        first = 1 if self._live else len(names)
+        first = 1 if is_live else len(names)
         at_once = {names[i]: out[i] for i in reversed(range(first))}
-        self._reader.read_into(at_once, rows, places)
+        reader.read_into(at_once, rows, places)
         for i, name in enumerate(names):
             if at_once.get(name) is not out[i]:
-                self._reader.read_into({name: out[i]}, rows, places)
-
-    def _kept_rows(self) -> RowCache | None:
-        if self._kept is None or self._kept[0] != os.getpid():
-            row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (_, shape, dtype) in enumerate(self._columns)}
-            fits = len(fitting(row_bytes, self._length, share_of(self.rdcc_nbytes))) == len(row_bytes)
-            specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
-            self._kept = os.getpid(), RowCache(specs, self._length) if fits else None
-        return self._kept[1]
-
-    def _check_state(self) -> None:
-        """Raise if the file changed, also if nothing has to be read of it; a live writer may change it."""
-        assert self._reader is not None
-        if not self._live:
-            check_kept(self.path, self._reader.identity)
+                reader.read_into({name: out[i]}, rows, places)
 
     def _sample(self, values: list[Any]) -> Any:
         return apply_transforms((self.transform, self.target_transform), values)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None, "_kept": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_open"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = PerProcess(_OpenPair)
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the exit of the process modules may be cleared, and files are closed by themselves.
-        if not at_exit() and "_reader" in self.__dict__:
+        if not at_exit() and "_open" in self.__dict__:
             self.release()
 
 
-def h5_worker_init_fn(_worker_id: int) -> None:
-    """Let go of the files that a loader's worker got from its parent: the ``worker_init_fn`` of a `DataLoader`.
+class _OpenPair:
+    """The file of a dataset as one process has it open."""
 
-    Readers of this package notice by themselves that they are in another process, so that nothing
-    goes wrong without it; with it, a worker has no handle that is not its own from the start.
+    def __init__(self) -> None:
+        self.reader: RowReader | None = None
+        self.is_live = False  # whether a writer in SWMR mode adds to it
+        self.row_cache: RowCache | None = None
+
+
+def h5_worker_init_fn(_worker_id: int) -> None:
+    """Close the files that a loader worker inherited from its parent: a ``worker_init_fn`` for a `DataLoader`.
+
+    It is not needed: each process opens its own files. With it, a worker has no inherited handle from its start.
     """
     worker = get_worker_info()
     left: list[Any] = [] if worker is None else [worker.dataset]

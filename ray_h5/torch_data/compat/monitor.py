@@ -1,4 +1,4 @@
-"""How long a training loop waits for its batches."""
+"""Measures how long a training loop waits for its batches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
-from ray_h5.torch_data.machine import usable_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class DataLoaderPerformanceMonitor:
         }
 
     def time_batch_loading(self, dataloader: Iterable[Any], num_batches: int = 10) -> dict[str, float]:
-        """Measure the wait for each batch: what a training step would stand still for.
+        """Measure the wait for each batch, during which a training step would be idle.
 
-        The first wait holds the start of the workers and the opening of files; it counts, and is also
-        given by itself.
+        The first wait includes the start of the workers and the opening of files. It counts, and is also
+        returned by itself.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class DataLoaderPerformanceMonitor:
         *,
         num_batches: int = 10,
     ) -> dict[str, dict[str, Any]]:
-        """Measure a dataset under several configurations of `DataLoader`; the log says which one it is at.
+        """Measure a dataset with several configurations of `DataLoader`; the log says which one is running.
 
         Parameters
         ----------
@@ -107,14 +107,14 @@ class DataLoaderPerformanceMonitor:
         batch_size : int
             Samples of a batch.
         configurations : iterable of dict, optional
-            Options of `DataLoader`; by default from no workers up to as many as there are CPUs.
+            Options of `DataLoader`; by default from no workers up to one for each CPU.
         num_batches : int
             Batches to take of each.
 
         Returns
         -------
         dict of str to dict
-            For ``config_1``, ``config_2`` ... the options, and what `time_batch_loading` measured.
+            For ``config_1``, ``config_2`` ... the options, and the result of `time_batch_loading`.
         """
         results: dict[str, dict[str, Any]] = {}
         chosen = default_configurations() if configurations is None else list(configurations)
@@ -123,7 +123,7 @@ class DataLoaderPerformanceMonitor:
             loader = DataLoader(dataset, batch_size=batch_size, **options)
             results[f"config_{number}"] = {**options, **self.time_batch_loading(loader, num_batches)}
             del loader
-            gc.collect()  # persistent workers end with their loader, not beside the next one
+            gc.collect()  # ends its persistent workers before the next loader is measured
         return results
 
     def _note_usage(self) -> None:
@@ -134,18 +134,18 @@ class DataLoaderPerformanceMonitor:
 
 
 def default_configurations() -> list[dict[str, Any]]:
-    """Return the configurations that are compared by default, as far as this machine has CPUs for them."""
+    """Return the configurations that are compared by default, up to the CPUs of this process."""
     pin = torch.cuda.is_available()
     found: list[dict[str, Any]] = [{"num_workers": 0, "pin_memory": False}]
     for workers, prefetch in ((1, 2), (2, 2), (4, 2), (8, 4), (12, 6)):
-        if workers <= usable_cpus():
+        if workers <= cpu_count():
             more = {"pin_memory": pin, "persistent_workers": True, "prefetch_factor": prefetch}
             found.append({"num_workers": workers, **more})
     return found
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 where the system does not tell."""
+    """Return the resident memory of this process; 0 if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except OSError:
@@ -153,7 +153,7 @@ def resident_bytes() -> int:
 
 
 def gpu_utilization() -> float | None:
-    """Return the percent of time that the CUDA device was busy lately; None where nobody tells."""
+    """Return the percent of time that the CUDA device was busy lately; None if it is not known."""
     if not torch.cuda.is_available():
         return None
     try:

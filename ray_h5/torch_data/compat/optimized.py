@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader
 
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
-from ray_h5.torch_data.loader import H5DataLoader
-from ray_h5.torch_data.machine import usable_cpus
+from ray_h5.torch_data.loaders import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
@@ -31,9 +31,9 @@ def create_optimized_dataloader(
 ) -> DataLoader[Any]:
     """Return a loader of a `CombinedHDF5Dataset` for one of several training processes.
 
-    Call ``.sampler.set_epoch(epoch)`` before each epoch, with one process as with many. All ranks get
-    equally many batches: where the samples do not go round, the first few of the epoch's order come
-    twice, unless ``drop_last=True`` leaves out the last few.
+    Call ``.sampler.set_epoch(epoch)`` before each epoch, also with one process. All ranks have equally
+    many batches: if the samples do not divide, the first few of the epoch's order are repeated, or with
+    ``drop_last=True`` the last few are left out.
 
     Parameters
     ----------
@@ -42,20 +42,20 @@ def create_optimized_dataloader(
     batch_size : int
         Samples of a batch, on each rank.
     num_workers : int
-        Threads that read ahead, as many as this process has CPUs at most; 0 reads when a batch is
+        Threads that read ahead, at most one for each CPU; 0 reads when a batch is
         asked for. With ``worker_init_fn`` or ``multiprocessing_context`` they are processes.
     rank, world_size : int, optional
         By default those of torch.distributed, or 0 of 1.
     **dataset_kwargs
-        Of `CombinedHDF5Dataset`; and of the loader: ``shuffle`` (True), ``seed`` (0), ``drop_last``
+        Options of `CombinedHDF5Dataset`, and of the loader: ``shuffle`` (True), ``seed`` (0), ``drop_last``
         (False), ``sampler``, ``collate_fn``, ``prefetch_factor``, ``timeout``, ``persistent_workers``
-        (threads are started for each epoch at no cost), ``worker_init_fn`` and
+        (no effect for threads, which start at once), ``worker_init_fn`` and
         ``multiprocessing_context``.
 
     Returns
     -------
     torch.utils.data.DataLoader
-        With ``pin_memory`` (True by default) batches are pinned where there is a CUDA device.
+        With ``pin_memory`` (True by default) batches are pinned if there is a CUDA device.
     """
     batch_size = as_integer("batch_size", batch_size, 1)
     num_workers = as_integer("num_workers", num_workers, 0)
@@ -69,7 +69,7 @@ def create_optimized_dataloader(
     sampler = options.pop("sampler", None)
     if sampler is None:
         sampler = OrderSampler(
-            dataset, rank=rank, world_size=world_size, drop_last=drop_last, stretch=batch_size, **split
+            dataset, rank=rank, world_size=world_size, drop_last=drop_last, run_length=batch_size, **split
         )
     pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
@@ -84,8 +84,8 @@ def create_optimized_dataloader(
             **options,
         )
     for name in _PROCESS_OPTIONS & options.keys():
-        del options[name]  # without workers there is nothing that they would apply to
-    threads = min(num_workers, usable_cpus())
+        del options[name]  # without worker processes they have no effect
+    threads = min(num_workers, cpu_count())
     return H5DataLoader(
         dataset,
         batch_size=batch_size,

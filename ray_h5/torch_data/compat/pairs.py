@@ -1,4 +1,4 @@
-"""Inputs, and targets if there are any, of one file: what the datasets of pairs have in common."""
+"""Inputs and targets of one file: helpers that the datasets of pairs share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Transform = Callable[[Any], Any]
 RDCC_NBYTES = 256 * 1024**2
 RDCC_NSLOTS = 1_000_003
 RDCC_W0 = 0.75
-"""The chunk cache that people ask libhdf5 for."""
+"""The chunk cache that people often choose for libhdf5."""
 
 
 def one_path(path: object, dataset: str) -> str:
-    """Return the absolute path of the one file that a dataset is of."""
+    """Return the absolute path of the one file of a dataset."""
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(
             f"{dataset}: path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
@@ -36,25 +36,25 @@ def one_path(path: object, dataset: str) -> str:
 
 
 def open_reader(path: str, swmr: bool, threads: int = 1, expect: FileIdentity | None = None) -> tuple[RowReader, bool]:
-    """Open a file; in SWMR mode only if it is being written in that mode, and tell which it was."""
+    """Open a file; return its reader, and whether a writer in SWMR mode has it open."""
     try:
         return RowReader(path, threads=threads, expect=expect), False
     except WriterActiveError:
-        # A reader in that mode cannot tell whether a file changed: only where there is no other way.
+        # A reader in that mode cannot find out whether a file changed, so it is the last resort.
         if not swmr:
             raise
         return RowReader(path, threads=threads, expect=expect, swmr=True), True
 
 
 def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
-    """Return the layouts of inputs and targets, and how many pairs there are.
+    """Return the layouts of inputs and targets, and the number of pairs.
 
-    A live writer adds to one of them before the other: the pairs are those that are whole.
+    A live writer adds to one of them before the other: only complete pairs count.
 
     Raises
     ------
     UnknownColumnError
-        If one is not there.
+        If one does not exist.
     SchemaMismatchError
         If they are not of the same length.
     """
@@ -86,7 +86,7 @@ def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
 
 
 def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
-    """Raise unless libhdf5 would take these."""
+    """Raise unless libhdf5 would accept these options."""
     if nbytes < 0 or nslots < 1 or not 0 <= w0 <= 1:
         raise OptionError(
             f"rdcc_nbytes={nbytes}, rdcc_nslots={nslots}, rdcc_w0={w0}: expected bytes of 0 or more, slots of 1 or "
@@ -97,9 +97,9 @@ def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
 def apply_transforms(
     transforms: tuple[Transform | None, Transform | None], values: Sequence[Any], *, copied: bool = False
 ) -> Any:
-    """Return a sample: what transforms make of its values, as a pair or alone; without one, numbers are tensors.
+    """Return a sample: its transformed values, as a pair or alone. Without a transform numbers are tensors.
 
-    With `copied` a transform gets copies, for the values stay in memory.
+    With `copied` transforms get copies, because the values stay in memory.
     """
     done = [
         _as_sample(value) if transform is None else transform(value.clone() if copied else value)

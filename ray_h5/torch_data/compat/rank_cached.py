@@ -7,6 +7,7 @@ from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch.utils.data import get_worker_info
 
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
@@ -26,7 +27,6 @@ from ray_h5.torch_data.compat.pairs import (
     read_dtype,
 )
 from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
-from ray_h5.torch_data.machine import usable_cpus
 from ray_h5.torch_data.reading.row_cache import take_rows
 from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
@@ -40,14 +40,14 @@ class DistributedError(RayH5Error, RuntimeError):
 
 
 class RankMemCachedH5Dataset(BatchedDataset):
-    """Inputs, and targets if there are any, of this rank's share of one HDF5 file, read once into memory.
+    """The shard of this rank of one HDF5 file, inputs and optional targets, read once into memory.
 
-    The chunks are read and decoded in threads, straight into the tensors that stay: there is no
-    second copy. Samples are views of these, or what a transform makes of a copy; a `DataLoader` gets a
-    batch by one gather.
+    The chunks are read and decoded in threads, straight into the tensors that stay, without a second copy.
+    Samples are views of these tensors, or a transform's result for a copy; a `DataLoader` gathers a batch by
+    one call.
 
-    Where the samples do not divide among the ranks, some have one more than others, and with it maybe one
-    batch more, for which the others wait for ever: draw ``common_length`` of them.
+    If the samples do not divide among the ranks, some ranks have one more than others, and so perhaps one
+    batch more, and wait for the others for ever: draw ``common_length`` samples on each rank.
 
     Parameters
     ----------
@@ -58,19 +58,19 @@ class RankMemCachedH5Dataset(BatchedDataset):
     y_key : str, optional
         The HDF5 dataset of targets; without it a sample is the input alone.
     mode : {"contiguous", "interleave"}
-        Whether a rank gets neighbouring samples, which is read faster, or every world_size-th,
-        which spreads sorted classes.
+        "contiguous" takes neighbouring samples, which are read faster; "interleave" every world_size-th
+        sample, which spreads sorted classes.
     dtype_x, dtype_y : numpy dtype, optional
         Cast to these while reading; None leaves the dtype of the file.
     transform, target_transform : callable, optional
-        Applied to the input and to the target of each sample, which they get as tensors.
+        Called with the input and with the target of each sample, as tensors.
     pin_host_memory : bool
-        Pin the tensors, for faster copies to a GPU. Where that is not possible they are not pinned,
-        and `log_fn` is told why.
+        Pin the tensors, for faster copies to a GPU. If that is not possible, `log_fn` is called with the
+        reason.
     share_memory : bool
         Put the tensors into shared memory, for loader workers that are spawned.
     rdcc_nbytes, rdcc_nslots, rdcc_w0
-        libhdf5's chunk cache; without effect, as all is in memory.
+        libhdf5's chunk cache; no effect, because all samples are in memory.
     swmr : bool
         As in `H5LazyDataset`.
     log_fn : callable
@@ -81,7 +81,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
     DistributedError
         If torch.distributed is not initialised.
     OptionError
-        If there is no such mode.
+        If `mode` is none of these.
     UnsupportedColumnError
         If a column holds no numbers.
     RayH5Error
@@ -144,7 +144,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
 
     @property
     def common_length(self) -> int:
-        """How many samples each rank has at least: the length of the shortest shard."""
+        """The length of the shortest shard of all ranks."""
         return self._total // self.world_size
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
         plain = self.transform is None and self.target_transform is None
         if plain and len(self._tensors) == 1 and not len(wanted):
-            return cast("Sequence[Any]", self.x[:0])  # the tensor tells what no samples are like
+            return cast("Sequence[Any]", self.x[:0])  # an empty tensor has the shape and dtype of samples
         if not plain or len(self._tensors) == 1:  # of tensors alone, the views are stacked: one copy too
             return [self._sample(i) for i in wanted.tolist()]
         arrays = self._new_batch(len(wanted))
@@ -176,7 +176,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
     def _new_batch(self, count: int) -> dict[int, np.ndarray]:
         shapes = {i: (count, *tensor.shape[1:]) for i, tensor in enumerate(self._tensors)}
         if get_worker_info() is None and self.x.is_pinned():
-            # A batch of pinned samples is pinned: that is what they were pinned for.
+            # A batch of pinned samples is pinned too: it is what is copied to the GPU.
             return {
                 i: torch.empty(shapes[i], dtype=each.dtype, pin_memory=True).numpy()
                 for i, each in enumerate(self._tensors)
@@ -189,7 +189,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         )
 
     def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
-        reader, live = open_reader(self.path, swmr, threads=usable_cpus())
+        reader, live = open_reader(self.path, swmr, threads=cpu_count())
         with reader:
             layouts, self._total = find_pair(reader, self.x_key, self.y_key, live=live)
             rows = self._rows(self._total)
@@ -210,7 +210,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
 def _distributed() -> tuple[int, int]:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise DistributedError(
-            "RankMemCachedH5Dataset: torch.distributed is not initialised, so there is no rank whose shard to read. "
+            "RankMemCachedH5Dataset: torch.distributed is not initialised, so this process has no rank. "
             "Call torch.distributed.init_process_group() first (under torchrun it needs only a backend), or use "
             "H5LazyDataset in a single process."
         )
@@ -228,7 +228,7 @@ _Memory = Callable[[tuple[int, ...], np.dtype], torch.Tensor]
 
 
 def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
-    """Return what makes the tensors that stay."""
+    """Return a function that allocates the tensors that stay."""
     if pin and not torch.cuda.is_available():
         log_fn("pin_host_memory: torch finds no CUDA device here; the memory is not pinned")
         pin = False
@@ -249,7 +249,7 @@ def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
 
 
 def _registered(tensor: torch.Tensor, log_fn: Callable[[str], None]) -> torch.Tensor:
-    """Pin memory that is there already, as shared memory is."""
+    """Pin memory that is allocated already: shared memory."""
     code = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0) if tensor.nbytes else 0
     if int(code) != 0:
         log_fn(f"pin_host_memory: cudaHostRegister returned {code}; the shared memory is not pinned")

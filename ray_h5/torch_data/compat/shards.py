@@ -15,7 +15,7 @@ def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[
     total : int
         Samples of all ranks.
     world_size, rank : int
-        How many ranks there are, and which is asked for.
+        Number of ranks, and the one that is asked for.
 
     Returns
     -------
@@ -26,7 +26,7 @@ def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[
     Raises
     ------
     OptionError
-        If there is no such rank, or `total` is negative.
+        If `rank` is not below `world_size`, or `total` is negative.
     """
     _check(total, world_size, rank)
     each, rest = divmod(total, world_size)

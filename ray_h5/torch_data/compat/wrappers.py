@@ -1,4 +1,4 @@
-"""Datasets around a dataset of (input, target) pairs: a part of it standardised, or augmented."""
+"""Datasets that standardise or augment the inputs of a dataset of (input, target) pairs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _EPSILON = 1e-8
 class WorkerSafeStandardizedDataset(BatchedDataset):
     """Some samples of a dataset, their inputs standardised with given moments.
 
-    Take the moments from training samples only, or validation is measured with what it should not know:
-    `from_indices` does.
+    Compute the moments of training samples only, as `from_indices` does. Otherwise validation results depend on
+    the validation samples themselves.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         self.mean, self.std = _number("mean", mean), _number("std", std) + _EPSILON
         if self.std < _EPSILON:
             raise OptionError(f"std={std!r}: expected 0 or more")
-        # What float32 lacks of the mean: near a large one it is more than the deviation.
+        # The part of the mean that float32 loses. For a large mean it may exceed the deviation.
         self._low = self.mean - float(np.float32(self.mean)) if abs(self.mean) <= np.finfo(np.float32).max else 0.0
 
     @classmethod
@@ -88,7 +88,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         return len(self.indices)
 
     def row_ids(self, indices: Many) -> np.ndarray:
-        """Return which rows samples are: what the dataset below says."""
+        """Return the row ids of samples, as the wrapped dataset has them."""
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
         return _row_ids(self.base_dataset, [self.indices[i] for i in wanted])
 
@@ -102,7 +102,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
     def _standardised(self, sample: Any) -> Pair:
         x, y = _pair(sample, self)
         if isinstance(x, torch.Tensor) and not (x.is_floating_point() or x.is_complex()):
-            # Not in float32, which torch makes of integers: it does not have them all.
+            # Not in float32, torch's default for integers: it cannot represent all of them.
             return Pair((((x.double() - self.mean) / self.std).to(torch.get_default_dtype()), y))
         deviation = x - self.mean
         if self._low and str(getattr(x, "dtype", "")).endswith("float32"):
@@ -113,22 +113,23 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
 class WorkerSafeAugmentedDataset(BatchedDataset):
     """A dataset whose inputs are augmented, each sample differently in each epoch.
 
-    What a sample becomes is a function of (seed, epoch, row), as in Ray: workers cannot draw the same, a
-    run can be repeated, and a row becomes the same whatever other rows a predicate, a `Subset` or a
-    `WorkerSafeStandardizedDataset` chose. In a dataset that does not know its rows, the index stands for
-    the row. Call `set_epoch` before each epoch. As long as it was never called, each read of a sample is
-    augmented differently, by a seed that a `DataLoader` draws for its workers (without workers, torch's
-    own), the worker, and how much it has read: epochs differ all the same.
+    The augmentation is a function of (seed, epoch, row), as in Ray. Workers cannot draw the same, a run can be
+    repeated, and the result for a row does not depend on the other rows that a predicate, a `Subset` or a
+    `WorkerSafeStandardizedDataset` chose. In a dataset without row ids, the index takes the place of the row.
+
+    Call `set_epoch` before each epoch. If it was never called, each read of a sample is augmented differently: by
+    the seed that a `DataLoader` draws for its workers (without workers, torch's own), by the worker, and by how
+    many samples it has read. So epochs differ too.
 
     Parameters
     ----------
     base_dataset : Dataset
         Of (input, target) pairs.
     augment_params : mapping
-        Options of `SpecAugment`; ``noise_std`` and ``noise_p`` add Gaussian noise. What is drawn depends on
-        ``column``: to draw what Ray draws, give the name that the column has there. By default it is ``"x"``.
+        Options of `SpecAugment`; ``noise_std`` and ``noise_p`` add Gaussian noise. The draws depend on
+        ``column``: for the same draws as in Ray, pass the name of the column there. By default it is ``"x"``.
     training : bool
-        False hands the samples on as they are.
+        False returns the samples unchanged.
     seed : int
         Zero or more.
     """
@@ -153,7 +154,7 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
         return len(cast("Sized", self.base_dataset))
 
     def row_ids(self, indices: Many) -> np.ndarray:
-        """Return which rows samples are: what the dataset below says."""
+        """Return the row ids of samples, as the wrapped dataset has them."""
         return _row_ids(self.base_dataset, indices)
 
     def _one(self, index: SupportsIndex) -> Any:
@@ -176,7 +177,7 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _share(self._epoch)  # a copy, or what pickle made, lies in memory of this process alone
+        _share(self._epoch)  # a copy, also by pickle, is in the private memory of this process
 
     def _key(self, row: int) -> int:
         epoch = int(self._epoch[0])
@@ -186,7 +187,7 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 
     def _key_without_epoch(self, row: int) -> int:
         worker = get_worker_info()
-        # A worker's seed is the loader's, drawn for each iteration, plus the number of the worker.
+        # A worker's seed is that of the loader, which draws it for each iteration, plus the number of the worker.
         drawn = torch.initial_seed() if worker is None else worker.seed - worker.id
         self._reads += 1
         words = [self.seed, drawn % 2**64, 0 if worker is None else worker.id + 1, self._reads, row]
@@ -196,13 +197,12 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 def worker_init_fn(worker_id: int) -> None:
     """Seed random, numpy and torch of a loader's worker: the ``worker_init_fn`` of a `DataLoader`.
 
-    A worker's torch seed is one that the loader drew for this iteration plus `worker_id`. It is
-    combined with `worker_id` by ``SeedSequence``, not added once more: sums of different workers and
-    epochs meet.
+    A worker's torch seed is the seed that the loader drew for this iteration, plus `worker_id`. ``SeedSequence``
+    combines it with `worker_id`; a sum could be the same for different workers and epochs.
     """
     words = np.random.SeedSequence([torch.initial_seed() % 2**64, worker_id]).generate_state(4, np.uint32)
     random.seed(int(words[0]) << 32 | int(words[1]))
-    np.random.seed(int(words[2]))  # noqa: NPY002  what transforms of users draw from
+    np.random.seed(int(words[2]))  # noqa: NPY002  transforms of users draw from it
     torch.manual_seed(int(words[3]) << 32 | int(words[2]))
 
 
@@ -238,26 +238,26 @@ def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNois
 
 
 def _shared_counter() -> torch.Tensor:
-    """Return -1 in shared memory: workers that live on from epoch to epoch see what the trainer sets."""
+    """Return -1 in shared memory: persistent workers see the epoch that the training process sets."""
     counter = torch.full((1,), -1, dtype=torch.int64)
     _share(counter)
     return counter
 
 
 def _share(counter: torch.Tensor) -> None:
-    with contextlib.suppress(RuntimeError):  # no shared memory, so no workers either
+    with contextlib.suppress(RuntimeError):  # without shared memory workers cannot start either
         counter.share_memory_()
 
 
 def _pair(sample: Any, where: object) -> tuple[Any, Any]:
-    """Return input and target of a sample; a mapping of two entries would come apart into its two names."""
+    """Return input and target of a sample. A mapping of two entries is no pair: iterating it yields its names."""
     parts = tuple(sample) if isinstance(sample, Iterable) and not isinstance(sample, (Mapping, str)) else ()
     if len(parts) != 2:
         name = where.__name__ if isinstance(where, type) else type(where).__name__
         found = f" of {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f" of {len(parts)}"
         raise SchemaMismatchError(
             f"{name}: expected samples that are (input, target) pairs, found {type(sample).__name__}{found}; "
-            "give the dataset below a transform that returns a pair"
+            "give the wrapped dataset a transform that returns a pair"
         )
     return parts[0], parts[1]
 

@@ -1,8 +1,8 @@
-"""What a dataset returns: a sample, and a whole batch that costs nothing to collate.
+"""Samples, and batches that need no collating.
 
-A `DataLoader` asks a map-style dataset for all indices of a batch at once where the dataset has
-``__getitems__``, and then stacks the samples that it gets. Here they lie one behind the other in
-one array a column already: `register` tells ``default_collate`` to take those as they are.
+A `DataLoader` asks a map-style dataset that has ``__getitems__`` for all samples of a batch at once, and then stacks
+them. Here a batch is read into one array for each column. ``default_collate`` returns these arrays as they are, as
+tensors, unless a user changed the samples: it finds a function for our types in its map (see `_register`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_LISTED = 5
 class Sample(dict[str, Any]):
     """A dict whose entries are attributes too: ``sample.target`` is ``sample["target"]``.
 
-    A name that a dict has already (``items``) is reached by its key only.
+    A name that is a method of dict, such as ``items``, is reached by its key only.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -49,17 +49,16 @@ class Pair(tuple[Any, ...]):
 
 
 class Batch(MutableSequence[Any]):
-    """The samples of a batch, made one by one only if somebody looks at them.
+    """The samples of a batch. Each is made when it is first looked at.
 
-    A ``collate_fn`` may do with it what it does with a list: sort it, add to it, take out of it, change
-    its samples.
+    A ``collate_fn`` may use it as a list: sort it, add or remove samples, change them.
 
     Attributes
     ----------
     whole : Sample or Pair
-        The batch as ``default_collate`` would make it of the samples, as they were read.
+        The batch that ``default_collate`` would make of the samples as they were read.
     slot : object, optional
-        Where it lies, if that is memory shared with the training process.
+        The slot of shared memory that it lies in, in a loader worker.
     """
 
     def __init__(self, whole: Any, count: int, part: Callable[[Any, int], Any], slot: Any = None) -> None:
@@ -72,7 +71,7 @@ class Batch(MutableSequence[Any]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the samples are still those that were read, with nothing else in them, and in that order."""
+        """Whether the samples are those that were read, unchanged and in that order."""
         return self._changed is None and all(_is_same(sample, entries) for sample, entries in self._seen.values())
 
     def __len__(self) -> int:
@@ -101,18 +100,18 @@ class Batch(MutableSequence[Any]):
         return self._seen[i][0]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._made()[index] = value
+        self._as_list()[index] = value
 
     def __delitem__(self, index: Any) -> None:
-        del self._made()[index]
+        del self._as_list()[index]
 
     def insert(self, index: int, value: Any) -> None:
         """Put a sample before another one."""
-        self._made().insert(index, value)
+        self._as_list().insert(index, value)
 
     def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
         """Sort the samples, as ``list.sort``."""
-        self._made().sort(key=key, reverse=reverse)
+        self._as_list().sort(key=key, reverse=reverse)
 
     def copy(self) -> list[Any]:
         """Return the samples as a list."""
@@ -124,14 +123,14 @@ class Batch(MutableSequence[Any]):
     def __radd__(self, others: list[Any]) -> list[Any]:
         return [*others, *self]
 
-    def _made(self) -> list[Any]:
+    def _as_list(self) -> list[Any]:
         if self._changed is None:
             self._changed = list(self)
         return self._changed
 
 
 def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
-    """Tell whether a dict has these entries and no others; what is no dict cannot be changed."""
+    """Return whether a dict has exactly these entries. Other samples cannot be changed."""
     if entries is None:
         return True
     return len(sample) == len(entries) and all(
@@ -140,7 +139,8 @@ def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
 
 
 def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, int], Any]) -> Batch:
-    """Return the samples in some arrays, of which `whole` was made."""
+    """Return the samples in some arrays. `whole` is the batch made of the arrays."""
+    _register()
     slot = next((found for array in arrays.values() if (found := slot_of(array)) is not None), None)
     return Batch(whole, len(next(iter(arrays.values()))), part, slot)
 
@@ -156,14 +156,14 @@ def pair_of(whole: Sequence[Any], i: int) -> Pair:
 
 
 def _value(values: Any, i: int) -> Any:
-    # A boolean of a sample is a bool, as people compare it; of a batch it is a tensor.
+    # A boolean of a sample is a bool, so that ``sample.flag is True`` works; that of a batch is a tensor.
     if isinstance(values, torch.Tensor) and values.dtype == torch.bool and values.ndim == 1:
         return bool(values[i])
     return values[i]
 
 
 class SentSample(Sample):
-    """A batch in a worker's slot, on its way to the training process, where it is a `Sample`."""
+    """A batch in a worker's slot. In the training process it arrives as a `Sample`."""
 
     def __init__(self, values: Mapping[str, Any], slot: Any) -> None:
         super().__init__(values)
@@ -174,7 +174,7 @@ class SentSample(Sample):
 
 
 class SentPair(list[Any]):
-    """A batch of inputs and targets in a worker's slot, on its way to the training process, where it is a list."""
+    """A batch of inputs and targets in a worker's slot. In the training process it arrives as a list."""
 
     def __init__(self, values: Sequence[Any], slot: Any) -> None:
         super().__init__(values)
@@ -186,11 +186,13 @@ class SentPair(list[Any]):
 
 def _send_sample(sample: SentSample) -> tuple[Any, ...]:
     slot = sample.__dict__["slot"]
-    return sample.__reduce__() if slot.sent else (_arrived_sample, (list(sample), *pack(list(sample.values()), slot)))
+    if slot.is_sent:
+        return sample.__reduce__()
+    return _arrived_sample, (list(sample), *pack(list(sample.values()), slot))
 
 
 def _send_pair(pair: SentPair) -> tuple[Any, ...]:
-    return pair.__reduce__() if pair.slot.sent else (unpack, pack(list(pair), pair.slot))
+    return pair.__reduce__() if pair.slot.is_sent else (unpack, pack(list(pair), pair.slot))
 
 
 def _arrived_sample(names: list[str], *packed: Any) -> Sample:
@@ -212,7 +214,7 @@ def _stacked(name: str, values: list[Any], collate_fn_map: Any) -> Any:
             raise
         raise SchemaMismatchError(
             f"column {name!r}: samples of shapes {', '.join(map(str, shapes[:_MAX_LISTED]))} do not make one tensor; "
-            "cut or fill them to one shape in a transform, or keep them as a list with a collate_fn"
+            "crop or pad them to one shape in a transform, or keep them as a list with a collate_fn"
         ) from exc
 
 
@@ -222,13 +224,15 @@ def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return [collate(values, collate_fn_map=collate_fn_map) for values in zip(*batch, strict=True)]
 
 
-def register() -> None:
-    """Teach ``default_collate`` our samples, by the extension point that torch documents for it."""
-    default_collate_fn_map[Sample] = _collate_samples
+def _register() -> None:
+    """Teach ``default_collate`` our samples, by the extension point that torch documents for it.
+
+    The map is global to the process. So it is changed when the first batch is made, by `batch_of`, not at import.
+    """
+    if Sample in default_collate_fn_map:
+        return
     default_collate_fn_map[Pair] = _collate_pairs
-    # Only what goes through a queue of processes lies in its slot there; copies and files have values of their own.
+    # Only a message to another process carries a slot. A copy or a file has values of its own.
     ForkingPickler.register(SentSample, _send_sample)
     ForkingPickler.register(SentPair, _send_pair)
-
-
-register()
+    default_collate_fn_map[Sample] = _collate_samples  # last: another thread takes this as a sign that all is done

@@ -134,22 +134,37 @@ def test_bad_input(files):
         dataset[0]
 
 
-@pytest.mark.parametrize("kept_bytes", [0, None])
-def test_the_cache_is_least_recently_used_first_out(files, kept_bytes):
-    dataset = CombinedHDF5Dataset(files, cache_size=3, kept_bytes=kept_bytes)
+def test_the_cache_is_least_recently_used_first_out(files):
+    dataset = CombinedHDF5Dataset(files, cache_size=3, kept_bytes=0)
     for index in (0, 1, 2, 0, 3):
         dataset[index]
     assert len(dataset._cache) == 3
     assert [i in dataset._cache for i in (0, 1, 2, 3)] == [True, False, True, True]
     stats = dataset.get_stats()
     assert stats["total_samples"] == 60
-    assert stats["cache_size"] == 3
+    assert (stats["cache_size"], stats["cache_capacity"]) == (3, 3)
+    assert stats["cache_bytes"] == 3 * dataset.row_bytes
     assert stats["access_count"] == 5
     assert stats["dtype"] == torch.float32
     assert (stats["cache_hits"], stats["cache_misses"], stats["cache_hit_rate"]) == (1, 4, 0.2)
     dataset.clear_cache()
     assert len(dataset._cache) == 0
     assert dataset.get_stats()["cache_hit_rate"] == 0
+
+
+def test_statistics_are_of_the_rows_in_memory(files):
+    dataset = CombinedHDF5Dataset(files, ["fhr_st"], cs_label=True, cache_size=3)
+    dataset.__getitems__([0, 1])
+    dataset.__getitems__([1, 2])
+    stats = dataset.get_stats()
+    held = dataset._source._row_caches()[0].is_held[dataset.selection]
+    assert stats["cache_size"] == len(dataset._cache) == held.sum()
+    assert stats["cache_capacity"] == stats["total_samples"] == 20
+    assert stats["cache_bytes"] == held.sum() * dataset.row_bytes
+    assert stats["cache_hits"] + stats["cache_misses"] == stats["access_count"] == 4
+    assert stats["cache_hits"] >= 1
+    dataset.clear_cache()
+    assert (len(dataset._cache), dataset.get_stats()["cache_hits"]) == (0, 0)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, None])
@@ -168,11 +183,11 @@ def test_cached_samples_are_the_same_and_nobody_can_change_them(files, kept_byte
 
 def test_the_cache_has_a_byte_bound(files):
     row = CombinedHDF5Dataset(files, ["fhr_st"]).row_bytes
-    dataset = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=5 * row + 1)
+    dataset = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=5 * row + 1, kept_bytes=0)
     dataset.__getitems__(list(range(30)))
     assert len(dataset._cache) == 5
     assert dataset.get_stats()["cache_bytes"] == 5 * row
-    off = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=0)
+    off = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=0, kept_bytes=0)
     _ = off[0]
     assert len(off._cache) == 0
 

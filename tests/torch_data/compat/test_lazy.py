@@ -79,11 +79,11 @@ def test_text_is_str(pairs):
 
 def test_the_file_is_opened_when_it_is_read(pairs):
     dataset = H5LazyDataset(pairs, "images")
-    assert dataset._reader is None
+    assert dataset._open.value.reader is None
     dataset[0]
-    assert dataset._reader is not None
+    assert dataset._open.value.reader is not None
     again = pickle.loads(pickle.dumps(dataset))
-    assert again._reader is None
+    assert again._open.value.reader is None
     assert again[4][0, 0] == 4
 
 
@@ -129,7 +129,7 @@ def test_the_worker_init_function_lets_go_of_what_was_inherited(pairs, monkeypat
     info = type("Info", (), {"dataset": wrapped})
     monkeypatch.setattr("ray_h5.torch_data.compat.lazy.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
-    assert dataset._reader is None
+    assert dataset._open.value.reader is None
 
 
 WRITER = """
@@ -204,7 +204,7 @@ def test_the_worker_init_function_finds_all_datasets_below(pairs, monkeypatch, p
     info = type("Info", (), {"dataset": torch.utils.data.Subset(put_together(parts), [1, 2])})
     monkeypatch.setattr("ray_h5.torch_data.compat.lazy.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
-    assert [part._reader for part in parts] == [None, None]
+    assert [part._open.value.reader for part in parts] == [None, None]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -13,63 +13,70 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
+from ray_h5.torch_data.batch_sampler import OrderBatchSampler, check_between_batches
 from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset, check_options
-from ray_h5.torch_data.machine import usable_cpus
-from ray_h5.torch_data.reading.row_cache import read_alone
-from ray_h5.torch_data.samplers import OrderBatchSampler, OrderSampler, ShuffleLike, check_between_batches
+from ray_h5.torch_data.reading.row_cache import copy_alone
+from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
+
+logger = logging.getLogger(__name__)
 
 _READ_BYTES = 16 << 20
-"""Batches that follow each other are read together, up to this size: each call finds more rows side by side."""
+"""Batches that follow each other are read by one call, up to this size: a call with more rows finds more neighbours."""
 
+_MAX_BATCHES = 16
+"""How many batches one call reads at most."""
 
-_MOST_TOGETHER = 16
+_ReadBatch = tuple[int, Any]
+"""How many samples a batch has, and their arrays, or a tensor or dict made of them."""
 
-
-_Read = tuple[int, Any]
-"""Of a batch: how many samples it has, and what was read of them."""
+_INSTEAD = {
+    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
+    "DataLoader(H5Dataset(paths), num_workers=2)."
+}
 
 
 class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
-    """Nothing was read in the time that a loader was given; a RuntimeError, as a `DataLoader` raises then."""
+    """Nothing was read before the timeout of a loader; a RuntimeError, as a `DataLoader` raises it."""
 
 
 class H5DataLoader(DataLoader[Any]):
     """A `DataLoader` of an `H5Dataset` that reads ahead in threads.
 
-    What is not ours runs in the thread that asks for batches, one after the other, as in a `DataLoader`
-    without workers: the dataset's transform, `collate_fn`, and the methods of a subclass.
+    The dataset's transform, `collate_fn` and the methods of a subclass run in the thread that asks for batches, one
+    after the other, as in a `DataLoader` without workers.
 
     Parameters
     ----------
     dataset : H5Dataset
         The samples.
     batch_size : int, optional
-        Samples of a batch. None, as in a `DataLoader`, for a sampler whose items are batches themselves, or for single
+        Samples of a batch. None, as in a `DataLoader`, for a sampler that yields whole batches, or for single
         samples; each is then read when it is asked for.
     sampler : Sampler of int, optional
-        Which samples, in which order. The state of an `OrderSampler` whose stretch is a batch tells
-        what was delivered, not what was read ahead.
+        Which samples, in which order. The state of an `OrderSampler` whose `run_length` is `batch_size` is that after
+        the last batch delivered; batches that were read ahead do not count.
     shuffle, batch_sampler, generator
-        As those of `DataLoader`; a framework that puts in samplers of its own asks for them.
+        As in `DataLoader`; frameworks that make the loader again with samplers of their own pass them.
     threads : int
-        Threads that read; 0 reads in the thread that asks for batches, when it asks.
+        Threads that read ahead; 0 reads in the thread that asks for a batch, when it asks.
     prefetch_factor : int, optional
-        Batches read ahead for each thread; by default as many as make up 16 MiB.
+        Batches that one call of a thread reads; by default up to 16 of 16 MiB together.
     drop_last : bool
         Leave out the last batch if it is smaller than the others.
     pin_memory : bool
         Read into pinned memory.
     collate_fn : callable, optional
-        Makes a batch of samples, in place of the tensors that were read.
+        Makes a batch of a list of samples.
     timeout : float
-        Seconds to wait for what is read; 0 waits for ever.
+        Seconds to wait for a batch; 0 waits for ever.
     """
 
     def __init__(
@@ -114,17 +121,17 @@ class H5DataLoader(DataLoader[Any]):
                 each.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is, as `OrderSampler.state_dict`: after the last batch delivered.
+        """Return the position after the last batch delivered; see `OrderSampler.state_dict`.
 
         Raises
         ------
         OptionError
-            If the sampler is no `OrderSampler` whose stretch is a batch.
+            If the sampler is no `OrderSampler` whose `run_length` is the batch size.
         """
         return self._order().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where `state` was taken."""
+        """Let the next iteration continue where `state` was taken."""
         order = self._order()
         check_between_batches(state)
         order.load_state_dict(state)
@@ -132,15 +139,17 @@ class H5DataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
             return (self._pinned(self.collate_fn(self.dataset[item])) for item in self.sampler)
+        # Threads read arrays alone. What users wrote runs in `finish`, in the thread that asks for batches.
         finish: Callable[[Any], Any]
         if is_changed(self.dataset):
-            reads: Iterable[list[_Read]] = map(self._not_read, self._groups())
+            # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
+            reads: Iterable[list[_ReadBatch]] = map(self._not_read, self._calls())
             finish = self._from_subclass
         else:
-            ours = self._collates and self.dataset.transform is None
-            read = partial(self._read, self._whole if ours else _as_it_is)
-            reads = self._in_threads(read) if self.threads else map(read, self._groups())
-            finish = _as_it_is if ours else self._from_samples
+            is_plain = self._collates and self.dataset.transform is None  # the arrays are the batch
+            read = partial(self._read, self._whole if is_plain else _unchanged)
+            reads = self._in_threads(read) if self.threads else map(read, self._calls())
+            finish = _unchanged if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
@@ -148,47 +157,49 @@ class H5DataLoader(DataLoader[Any]):
 
     @property
     def _ordered(self) -> OrderSampler | None:
-        """The sampler that tells batches ahead, and is told what was delivered; None of any other kind."""
-        if isinstance(self.sampler, OrderSampler) and self.sampler.stretch == self.batch_size:
+        """The sampler if it counts batches when they are delivered, not when they are read ahead; else None."""
+        if isinstance(self.sampler, OrderSampler) and self.sampler.run_length == self.batch_size:
             return self.sampler
         return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
 
     def _order(self) -> OrderSampler:
         ordered = self._ordered
         if ordered is None:
-            # Any other sampler can only tell what was read ahead, which is more than what was delivered.
-            stretch = f" of stretch={self.sampler.stretch}" if isinstance(self.sampler, OrderSampler) else ""
+            # Any other sampler counts what was read ahead, which is more than what was delivered.
+            sampler = self.sampler
+            found = f" of run_length={sampler.run_length}" if isinstance(sampler, OrderSampler) else ""
             raise OptionError(
-                f"{type(self.sampler).__name__}{stretch} has no state that tells what was delivered; an "
-                f"OrderSampler(dataset, stretch={self.batch_size}) has"
+                f"{type(sampler).__name__}{found} has no state after the last batch delivered; expected an "
+                f"OrderSampler(dataset, run_length={self.batch_size})"
             )
         return ordered
 
-    def _groups(self) -> Iterator[list[list[int]]]:
-        """Yield lists of batches to be read together; the first ones are short, so that the first batch is soon."""
+    def _calls(self) -> Iterator[list[list[int]]]:
+        """Yield the batches that each call reads. The first calls are small, so that the first batch comes soon."""
         batches = self._index_batches()
-        together = 1
-        while group := list(itertools.islice(batches, together)):
-            yield group
-            most = max(1, _READ_BYTES // max(1, len(group[0]) * self.dataset.row_bytes))
-            together = min(2 * together, self.prefetch_factor or min(_MOST_TOGETHER, most))
+        count = 1
+        while call := list(itertools.islice(batches, count)):
+            yield call
+            fitting = max(1, _READ_BYTES // max(1, len(call[0]) * self.dataset.row_bytes))
+            count = min(2 * count, self.prefetch_factor or min(_MAX_BATCHES, fitting))
 
     def _index_batches(self) -> Iterator[list[int]]:
         ordered = self._ordered
         if ordered is not None:
-            return ordered.stretches(whole=self.batch_sampler.drop_last)
-        # A generator, for an iterator of others may start from its beginning when iter() is called on it, as that of
-        # lightning's wrapper for predictions does.
+            return ordered.runs(whole=self.batch_sampler.drop_last)
+        # A generator: iter() of another iterator may start it from its beginning, as that of lightning's wrapper for
+        # predictions does.
         return (batch for batch in self.batch_sampler)
 
-    def _in_threads(self, read: Callable[[list[list[int]]], list[_Read]]) -> Iterator[list[_Read]]:
-        waiting: deque[Future[list[_Read]]] = deque()
-        groups, in_time = self._groups(), True
+    def _in_threads(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
+        waiting: deque[Future[list[_ReadBatch]]] = deque()
+        calls, in_time = self._calls(), True
         at_exit = sys.is_finalizing
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=read_alone)
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=copy_alone)
         try:
-            for group in itertools.islice(groups, self.threads + 1):
-                waiting.append(pool.submit(read, group))
+            # One call more than threads: a thread that is done has the next one at once.
+            for call in itertools.islice(calls, self.threads + 1):
+                waiting.append(pool.submit(read, call))
             while waiting:
                 in_time = bool(wait([waiting[0]], self.timeout or None).done)
                 if not in_time:
@@ -198,23 +209,23 @@ class H5DataLoader(DataLoader[Any]):
                         "give it more time"
                     )
                 batches = waiting.popleft().result()
-                for group in itertools.islice(groups, 1):
-                    waiting.append(pool.submit(read, group))
+                for call in itertools.islice(calls, 1):
+                    waiting.append(pool.submit(read, call))
                 yield batches
         finally:
-            # What hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
+            # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
             if not at_exit():
                 pool.shutdown(wait=in_time, cancel_futures=True)
 
-    def _read(self, make: Callable[[dict[str, np.ndarray]], Any], group: list[list[int]]) -> list[_Read]:
-        """Read some batches by one call, and make something of the arrays of each."""
+    def _read(self, make: Callable[[dict[str, np.ndarray]], Any], call: list[list[int]]) -> list[_ReadBatch]:
+        """Read some batches by one call, and pass the arrays of each to `make`."""
         dataset: H5Dataset = self.dataset
-        indices = np.array([index for batch in group for index in batch], np.int64)
+        indices = np.array([index for batch in call for index in batch], np.int64)
         arrays = dataset.read(indices, dataset.new_pinned(len(indices)) if self._pins else None)
-        stops = itertools.accumulate(map(len, group))
+        stops = itertools.accumulate(map(len, call))
         return [
             (len(batch), make({name: values[stop - len(batch) : stop] for name, values in arrays.items()}))
-            for batch, stop in zip(group, stops, strict=True)
+            for batch, stop in zip(call, stops, strict=True)
         ]
 
     @property
@@ -230,29 +241,20 @@ class H5DataLoader(DataLoader[Any]):
     def _from_subclass(self, indices: list[int]) -> Any:
         return self._pinned(self.collate_fn(self.dataset.__getitems__(indices)))
 
-    def _not_read(self, group: list[list[int]]) -> list[_Read]:
-        return [(len(batch), batch) for batch in group]
+    def _not_read(self, call: list[list[int]]) -> list[_ReadBatch]:
+        return [(len(batch), batch) for batch in call]
 
     def _pinned(self, batch: Any) -> Any:
-        """Pin what was not read into pinned memory: what was cast since, or made by a transform."""
+        """Pin tensors that were not read into pinned memory: those that were cast, or that a transform made."""
         return pin_memory(batch) if self._pins else batch
 
 
-def _as_it_is(read: Any) -> Any:
+def _unchanged(read: Any) -> Any:
     return read
 
 
-def _count(read: _Read) -> int:
+def _count(read: _ReadBatch) -> int:
     return read[0]
-
-
-logger = logging.getLogger(__name__)
-
-
-_INSTEAD = {
-    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
-    "DataLoader(H5Dataset(paths), num_workers=2)."
-}
 
 
 def loader(
@@ -274,13 +276,13 @@ def loader(
     Parameters
     ----------
     source : H5Dataset, or paths
-        What is read.
+        The samples.
     batch_size : int
         Samples of a batch, on each rank.
     shuffle, seed, rank, world_size
         As in `OrderSampler`.
     drop_last : bool
-        Leave out what does not fill a batch on each rank.
+        Leave out the last samples, which do not fill a batch on each rank.
     threads : int, optional
         Threads that read; by default two, or one where this process has one CPU.
     pin_memory : bool
@@ -288,7 +290,7 @@ def loader(
     collate_fn : callable, optional
         Makes a batch of a list of samples.
     **options
-        Of `H5Dataset`, if `source` is paths: ``columns``, ``predicate``, ``transform`` ...
+        If `source` is paths, the options of `H5Dataset`: ``columns``, ``predicate``, ``transform`` ...
 
     Returns
     -------
@@ -308,7 +310,7 @@ def loader(
     check_options("loader", options, loader, H5Dataset, instead=_INSTEAD)
     if isinstance(source, H5Dataset):
         if options:
-            raise OptionError(f"{', '.join(options)}: the dataset is made already; give it these")
+            raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
         dataset = source
     else:
         dataset = H5Dataset(source, **options)
@@ -319,14 +321,14 @@ def loader(
         rank=rank,
         world_size=world_size,
         drop_last=drop_last,
-        stretch=batch_size,
+        run_length=batch_size,
     )
-    # By name: a framework that makes the loader again puts in some of these by name.
+    # By name: a framework that makes the loader again replaces some of these by name.
     made = H5DataLoader(
         dataset,
         batch_size=batch_size,
         sampler=sampler,
-        threads=min(2, usable_cpus()) if threads is None else threads,
+        threads=min(2, cpu_count()) if threads is None else threads,
         drop_last=drop_last,
         pin_memory=pin_memory,
         collate_fn=collate_fn,

@@ -1,4 +1,4 @@
-"""Folds of cross-validation as predicates of plain PyTorch."""
+"""Folds of cross-validation, as predicates for plain PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kfold(
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> list[tuple[pc.Expression, pc.Expression]]:
-    """Return `k` pairs of predicates: what to train on, and what to validate on.
+    """Return `k` pairs of predicates: the rows to train on, and those to validate on.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ def kfold(
     k : int
         Folds.
     group : str
-        A column; rows of one value, such as those of one patient, are never split.
+        A column. Rows with the same value, such as those of one patient, are in the same fold.
     stratify : str, optional
-        A column whose values each fold has in about the same shares.
+        A column whose values occur in each fold in about the same proportions.
     seed : int
-        Draws the folds, the same as ``ray_h5.kfold`` does.
+        Seed of the folds, which are the same as those of ``ray_h5.kfold``.
     hdf5_group : str
         The group of the files that column names are relative to.
     dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
@@ -49,7 +49,7 @@ def kfold(
     Raises
     ------
     OptionError
-        If there are fewer groups than folds, or `group` is no name.
+        If `group` has fewer values than folds, or is no name.
 
     Examples
     --------

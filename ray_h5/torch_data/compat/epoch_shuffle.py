@@ -1,0 +1,65 @@
+"""The shuffle of a rank's own shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
+from ray_h5.planning.epoch.order import Order
+from ray_h5.planning.epoch.shuffle import Shuffle
+from ray_h5.torch_data.ranks import Share, asked_by_accelerate
+from ray_h5.torch_data.sampler_state import SamplerState
+from ray_h5.torch_data.samplers import INDICES_AT_ONCE, RankSampler
+
+
+class EpochShuffleSampler(RankSampler):
+    """Shuffles a dataset that is a rank's own shard, differently in each epoch.
+
+    It is not split over ranks. For a dataset that all ranks read, use `OrderSampler`.
+
+    Parameters
+    ----------
+    data_len : int
+        Samples of the shard.
+    seed : int
+        Zero or more. The order is a function of (seed, epoch).
+    shuffle : bool
+        False yields ``0 ... data_len - 1``.
+    """
+
+    def __init__(self, data_len: int, seed: int = 0, shuffle: bool = True) -> None:
+        self.data_len = as_integer("data_len", data_len, 0, instead="; pass len(dataset)")
+        self.shuffle = bool(shuffle)
+        self.seed = as_integer("seed", seed, 0)
+        self.drop_last = False
+        self._order = Order(self.data_len, Shuffle("rows", self.seed) if shuffle else None)
+        self._state = SamplerState({"data_len": self.data_len, "seed": self.seed, "shuffle": self.shuffle})
+
+    def __len__(self) -> int:
+        self._check_not_split()
+        return self.data_len
+
+    def _share(self) -> Share:
+        return Share(0, 1)
+
+    def _indices(self) -> Iterator[int]:
+        self._check_not_split()
+        epoch = self._state.epoch
+        for start in range(self._state.begin(), self.data_len, INDICES_AT_ONCE):
+            stop = min(start + INDICES_AT_ONCE, self.data_len)
+            indices = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
+            for done, index in enumerate(indices, start=start + 1):
+                self._state.done = done
+                yield index
+        self._state.end()
+
+    def _check_not_split(self) -> None:
+        if asked_by_accelerate():
+            raise OptionError(
+                "EpochShuffleSampler is for a rank's own shard, and accelerate splits the batches of a prepared "
+                "loader over the ranks: rows would be lost. Leave this loader out of accelerator.prepare(). For a "
+                "dataset that all ranks read, write OrderSampler(dataset, seed=...)."
+            )
