@@ -28,7 +28,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
     except (MemoryError, ValueError) as exc:  # pyarrow's error is a MemoryError too; numpy calls some shapes too big
         raise OutOfMemoryError(
-            f"no memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
+            f"cannot have the memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
             "where one row takes that much, its column may be damaged: leave it out with columns=[...]."
         ) from exc
 
