@@ -29,8 +29,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype, where: str = "") -> np.ndarra
     except (MemoryError, ValueError) as exc:  # pyarrow's error is a MemoryError too; numpy calls some shapes too big
         begin = f"{where}: " if where else ""
         raise OutOfMemoryError(
-            f"{begin}no memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
-            "where one row takes that much, its column may be damaged: leave it out with columns=[...]."
+            f"{begin}cannot have the memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at "
+            "once; where one row takes that much, its column may be damaged: leave it out with columns=[...]."
         ) from exc
 
 

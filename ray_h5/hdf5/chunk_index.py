@@ -106,7 +106,7 @@ class ChunkIndex:
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return offsets, sizes and masks of chunks; the offset of a missing chunk is `UNALLOCATED`."""
-        if not len(self.numbers):
+        if not len(self.numbers):  # searchsorted would return positions past the end
             nothing = np.zeros(len(numbers), np.int64)
             return nothing + UNALLOCATED, nothing, nothing.astype(np.uint32)
         at = np.searchsorted(self.numbers, numbers)
@@ -192,6 +192,7 @@ def unfiltered_chunks(
     numpy.ndarray
         One bool for each chunk.
     """
+    # The last test costs most, so it comes last and only for chunks that may be affected.
     may_be = (sizes == layout.chunk_bytes) & (masks == 0) & bool(layout.pipeline.steps)
     if may_be.any():
         may_be &= ChunkGrid.of(layout).sticks_out(numbers)
@@ -271,6 +272,7 @@ class _Checks:
         sizes = np.array([chunk.size for chunk in chunks], np.int64)
         self._demand(bool(np.all(sizes > 0)), "a chunk of no bytes")
         self._demand(bool(np.all(sizes < MAX_CHUNK_BYTES)), "a stored chunk of more than 4 GiB")
+        # Damaged offsets make chunks overlap. Values would decode, and be those of another chunk.
         by_offset = np.argsort(offsets)
         ends = (offsets + sizes)[by_offset]
         self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that overlap")
@@ -281,6 +283,7 @@ class _Checks:
         self._demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
         strange = [corner for corner in corners if len(corner) != len(grid.shape)][:1]
         self._demand(not strange, f"a chunk at {strange}, expected {len(grid.shape)} axes")
+        # uint64: HDF5's own coordinates, which int64 may not hold.
         at = np.array(corners, np.uint64).reshape(-1, len(grid.shape))
         size, length = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
         off_grid = np.flatnonzero(np.any((at % size != 0) | (at >= length), axis=1))

@@ -19,7 +19,7 @@ from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.checks.chunks import ChunkGuard
 from ray_h5.hdf5.checks.heap import ReferenceLayout
-from ray_h5.hdf5.checks.sources import SourceGuard
+from ray_h5.hdf5.checks.source_guard import SourceGuard
 from ray_h5.hdf5.checks.values import ValueGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates

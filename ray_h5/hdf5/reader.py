@@ -220,6 +220,7 @@ class RowReader:
         if not out:
             return
         layouts = self.find(list(out))
+        # With places, rows are listed one by one: a slice would lose which place each has.
         places = None if places is None else as_places(places)
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
@@ -267,7 +268,7 @@ class RowReader:
         with file.library() as library:
             readers = {name: file.reader(name, library) for name in out}
             self._check_sources(file, out)
-            file.check_unchanged(out)
+            file.check_unchanged(out)  # before anything is read: an early error is cheaper
             for name, array in out.items():
                 jobs += readers[name].jobs(request, array, library)
             self.stats.add(run_jobs(jobs, self.threads))
@@ -331,6 +332,7 @@ class RowReader:
     def _reopen(self) -> None:
         opened = self._opened.value
         if opened is not None:
+            # After a retry, the file must be the one that was described before.
             self._expect = self._expect or FileState(opened.identity)
             self._described = {**opened.sources(), **self._described}
             forget(opened)

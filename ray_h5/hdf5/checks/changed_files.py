@@ -50,6 +50,7 @@ def check_same_sources(
     """Raise unless the sources `found` for a column are the expected ones; errors as in `check_sources_now`."""
     if found == expected:
         return
+    # First the sources that both have: "this file changed" says more than "other files".
     states = dict(found)
     for source, state in expected:
         if source in states:

@@ -19,6 +19,7 @@ def wrong_scaleoffset(data: bytes, parameters: Sequence[int], chunk_bytes: int, 
             f"expected scaleoffset of {chunk_bytes // item_bytes} values of {item_bytes} bytes, found the parameters "
             f"{tuple(parameters)}"
         )
+    # The header begins with the number of bits a value, then the size and value of the minimum.
     bits = int.from_bytes(data[:4], "little")
     if len(data) < _SCALEOFFSET_HEADER_BYTES or bits > 8 * item_bytes:
         return f"expected a scaleoffset header of at most {8 * item_bytes} bits a value, found {data[:4]!r}"
@@ -50,6 +51,7 @@ def _kept_bits(parameters: Sequence[int], at: int, depth: int = 0) -> tuple[int,
     """Return the number of bits that a value of the type at `at` keeps, and the position of the next type."""
     if depth > _DEEPEST:
         raise ValueError("a type inside itself")
+    # The parameters come from the file, so any of them may be wrong: IndexError and ValueError are caught above.
     kind, size = parameters[at], parameters[at + 1]
     if kind == _PLAIN:
         return 8 * size, at + 2

@@ -1,1 +1,1 @@
-"""What undoes the filter pipelines of chunks."""
+"""Decodes the filter pipelines of chunks."""

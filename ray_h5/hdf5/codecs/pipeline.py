@@ -103,7 +103,7 @@ class ChunkDecoder:
         if stages is None:
             stages = self._stages[mask] = self._plan(mask)
         for stage in stages[:-1]:
-            if isinstance(stage.codec, Fletcher32):
+            if isinstance(stage.codec, Fletcher32):  # checks, and returns a view without the checksum: no buffer
                 data = stage.codec.check(data)
             else:
                 between = scratch(stage.slot, stage.size)
@@ -127,7 +127,7 @@ class ChunkDecoder:
                 raise DecodeError(f"{step.name} with parameters {step.client_data} is not decoded here")
             stages.append(_Stage(codec, size, slot))
             if isinstance(codec, Fletcher32):
-                size += 4
+                size += 4  # filters after it were applied to the checksum as well
             else:
                 slot = 1 - slot
         return tuple(reversed(stages))

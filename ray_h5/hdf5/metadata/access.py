@@ -111,7 +111,9 @@ def places_of(name: str, source: str) -> list[str]:
     absolute = os.path.isabs(name)
     tail = os.path.basename(name) if absolute else name
     places = [name] if absolute else []
+    # Next to the file by the name it was opened with, then the current folder.
     places += [os.path.join(os.path.dirname(os.path.abspath(source)), tail), tail]
     if Path(source).is_symlink():
+        # Last: next to the file that a symbolic link leads to.
         places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
     return places

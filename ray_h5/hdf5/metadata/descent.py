@@ -66,6 +66,8 @@ class Descent:
         A group that is its own ancestor is a loop. A group that is reached twice is an alias, and is listed again.
         """
         loops = {below.address} if below.address in self._levels else self._barren.get(below.address)
+        # A group without columns is skipped only if the groups that it leads back to are being listed now as well.
+        # Otherwise these might lead to a column.
         if loops is not None and loops <= self._levels.keys():
             self.last.loops |= loops
             return False
@@ -80,5 +82,6 @@ class Descent:
             # No other way to this group leads to a column either, if it passes through the groups of these loops.
             self._barren[address] = level.loops
         if self._levels:
+            # What is true of a group is true of the groups above it.
             self.last.holds_columns |= level.holds_columns
             self.last.loops |= level.loops

@@ -102,6 +102,7 @@ def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
     if dtype.subdtype is not None:
         element, shape = dtype.subdtype
         return f"arrays of {element}, of shape {shape}"
+    # h5py rounds types up to numpy's: 20-bit integers become int32. Their bytes cannot be read directly.
     if type_id.equal(h5py.h5t.py_create(dtype, logical=True)):
         return ""
     bits = 8 * type_id.get_size()

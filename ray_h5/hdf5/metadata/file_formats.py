@@ -56,7 +56,7 @@ def is_of_matlab(path: str) -> bool:
 def _head(path: str) -> bytes:
     """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block for ever
     except OSError:
         return b""
     try:

@@ -100,7 +100,7 @@ class Trail:
             # getlink reads the link alone. It does not open the target.
             link = None if is_hard else group.get(name, getlink=True)
         if link is not None:
-            self._check_name(group, name)
+            self._check_name(group, name)  # h5py would raise UnicodeDecodeError
             return self._follow_link(group, link, name, counts)
         with translated(self.path, f"opening {path!r}"):
             return open_object(group, name.encode())
@@ -122,6 +122,7 @@ class Trail:
         if counts.links > _MAX_LINKS:
             raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
         try:
+            # libhdf5 is never asked to follow a link: it would open files that are not allowed.
             if isinstance(link, h5py.SoftLink):
                 start = group.file if link.path.startswith("/") else group
                 return self._follow(start, link.path, counts)
@@ -133,6 +134,8 @@ class Trail:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
+        # libhdf5 takes the first place that exists. The missing ones before it are recorded too: a file that appears
+        # there later would be read instead.
         places = places_of(name, source)
         absent = list(takewhile(lambda place: not os.path.exists(place), places))
         self.sources.update(dict.fromkeys(absent))

@@ -121,9 +121,11 @@ class H5Tree:
             if not trail.sources and address in self._layouts:
                 return replace(self._layouts[address], name=name)  # a second name of the same dataset
             self._value_sources.check(trail, dataset, f"column {name!r}")
+            # A link may lead to another file and from there back to this one.
             at_home = not trail.sources or dataset.file == self.file
             sources = tuple(trail.sources.items())
             layout = describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
+            # With sources, another name may lead through other links, and so have other sources.
             if not sources:
                 self._layouts[address] = layout
             return layout
@@ -163,6 +165,7 @@ class H5Tree:
         """Yield the datasets below `root`, or the error of a link that leads nowhere, with the trail to each."""
         descent = Descent(_level(root, "", trail))
         counts = _Counts(self.path, self.group)
+        # A loop and no recursion: a file can nest groups deeper than Python's stack.
         while descent:
             for name, found, to_it in _listed(descent.last):
                 counts.name(descent.last)
@@ -174,7 +177,7 @@ class H5Tree:
                 self.sought.update(to_it.sources)
                 if descent.enter(_level(found, name + "/", to_it)):
                     counts.group(descent.last, len(descent))
-                    break
+                    break  # list this group first; its parent continues where its iterator is
             else:
                 descent.leave()
 
@@ -238,7 +241,7 @@ def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
 def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error, Trail]]:
     """Yield the groups and datasets that the next links of a group lead to, or the errors of these links."""
     for name in level.names:
-        if isinstance(name, bytes):
+        if isinstance(name, bytes):  # h5py returns a name that is not UTF-8 as bytes
             if (nameless := _not_utf8(level, name, level.trail.path)) is not None:
                 yield level.prefix + printable(name.decode(errors="backslashreplace")), nameless, level.trail.branch()
             continue
@@ -246,9 +249,9 @@ def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | Ray
         try:
             found = trail.take(level.group, name, path)
         except TransientIOError:
-            raise
+            raise  # the whole listing is repeated
         except RayH5Error as exc:
-            found = exc
+            found = exc  # concerns this name alone
         if isinstance(found, (h5py.Group, h5py.Dataset, RayH5Error)):
             yield path, found, trail
 

@@ -117,7 +117,7 @@ class ValueSources:
         if finding.failure is None:
             return
         error, message, of = finding.failure
-        if of != where:
+        if of != where:  # the failure was found while another column was checked
             reason = message.removeprefix(f"{trail.path}: ")
             message = f"{trail.path}: {where} comes from what cannot be read: {reason}"
         raise error(message)
@@ -127,6 +127,7 @@ class ValueSources:
 
         A file can nest them deeper than Python's stack, so this is a loop and no recursion.
         """
+        # The datasets from the first one down to the one that is being checked, in order; a dict finds loops.
         visits = {address_of(dataset): _visit(trail, dataset, where)}
         while visits:
             address = next(reversed(visits))
@@ -142,7 +143,7 @@ class ValueSources:
                         visits[visit.entered] = _visit(trail, source, where)
                     continue
             except TransientIOError:
-                raise
+                raise  # not remembered as a failure: the next try may succeed
             except _SourceFailedError as exc:
                 visit.finding.failure = exc.failure
             except RayH5Error as exc:
@@ -202,6 +203,7 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
     """Check the files of external storage: libhdf5 would return zeros for a missing part. It yields no dataset."""
     yield from ()
     what = f"external storage of {where}"
+    # The list of files may be longer than the values; what is not needed may be missing.
     left = (dataset.size or 0) * item_bytes(dataset)
     for file_name, offset, size in dataset.external or ():
         path = os.fsdecode(file_name)

@@ -150,6 +150,7 @@ def request_of(rows: np.ndarray, places: np.ndarray | None = None) -> Request:
         places = np.arange(len(rows), dtype=np.int64)
     if np.all(rows[1:] >= rows[:-1]):
         return RowRequest(rows, places)
+    # Sorted, so that rows of one chunk are neighbours and each chunk is decoded once.
     order = np.argsort(rows, kind="stable")
     return RowRequest(rows[order], places[order])
 
@@ -180,6 +181,7 @@ class RowRuns:
 
 def unbroken(steps: np.ndarray, runs: RowRuns) -> np.ndarray:
     """Return for each run whether all of its ``steps`` are true: bools, one between two neighbouring positions."""
+    # The number of true steps in a run, as the difference of two cumulative counts.
     counted = np.concatenate([[0], np.cumsum(steps)])
     return counted[runs.stop - 1] - counted[runs.start] == runs.stop - runs.start - 1
 
@@ -197,6 +199,7 @@ def row_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> RowRun
         Size of a row.
     """
     steps = np.diff(offsets)
+    # Rows in one span are at multiples of a row from its start, so that a span is viewed as an array of rows.
     breaks = (steps - row_bytes > PAGE_BYTES) | (steps % row_bytes != 0)
     if row_bytes >= PAGE_BYTES:
         # A row this large is read straight into its place, if necessary by a call of its own: a copy costs more.
@@ -240,6 +243,7 @@ def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> RowRuns:
         int64: place and size of each chunk, in the order in which they are decoded.
     """
     gaps = offsets[1:] - (offsets + sizes)[:-1]
+    # Large chunks are fetched one by one: a call costs little beside their bytes, and threads share them evenly.
     return _limit(offsets, (gaps < 0) | (gaps > _CHUNK_GAP_BYTES) | (sizes[1:] > _SPAN_BYTES // 4))
 
 
@@ -305,6 +309,7 @@ def library_batches(rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_by
 
 
 def _limit(offsets: np.ndarray, breaks: np.ndarray) -> RowRuns:
+    # Cut runs that are longer than a span, at multiples of a span from their starts.
     runs = RowRuns.split(breaks)
     first = np.repeat(offsets[runs.start], runs.stop - runs.start)
     part = (offsets - first) // _SPAN_BYTES

@@ -73,6 +73,7 @@ class DirectColumn:
             return []
         if self._is_empty:
             return [lambda _: self._fill_rows(request, out)]
+        # From the fastest way to the most general one; each returns the same values.
         if isinstance(request, RowRange) and (solid := self._range_jobs(request, out)):
             return solid
         if self._index is None:
@@ -135,12 +136,14 @@ class DirectColumn:
         in_place = self._lands_in_place(out)
         begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
         spans = list(contiguous_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes))
+        # Many small reads: `_copy_rows` joins spans with gaps between them.
         if (len(spans) - 1) * LARGE_READ_BYTES > sizes.sum():
             return []
         read = partial(self._read_in_place, as_bytes(out)) if in_place else partial(self._read_cast, out)
         return [partial(read, *span) for span in spans]
 
     def _chunk_jobs(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
+        # A chunk was never written, or has whole rows without filters, or is decoded.
         missing = chunks.offsets == UNALLOCATED
         by_row = self._decoder.stores_raw(chunks.masks) & ~missing & self._by_row
         jobs: list[Job] = []
@@ -172,6 +175,7 @@ class DirectColumn:
         return self._copy_rows(listed, first + listed.rows % self._grid.chunk_rows * self._row_bytes, out)
 
     def _copy_rows(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
+        # Chunks may be in any order in the file. Spans need ascending offsets.
         if np.any(offsets[1:] < offsets[:-1]):
             order = np.argsort(offsets, kind="stable")
             request, offsets = request.select(order), offsets[order]
@@ -241,6 +245,7 @@ class DirectColumn:
     def _decode_jobs(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
         request = chunks.request
         whole = request.in_order(chunks.runs)
+        # A chunk whose rows are all requested, in order, is decoded straight into the output.
         whole &= (chunks.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
         spans = fetch_spans(chunks.offsets, chunks.sizes)
         work = _DecodeWork(chunks, out, as_bytes(out) if whole.any() else out, whole.tolist())
@@ -274,6 +279,7 @@ class DirectColumn:
         values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
         rows, places = chunks.run(i).indices(grid.first_row(number))
         covered = grid.slices(number)
+        # Chunks at the end of an axis are stored at full size.
         inside = tuple(slice(0, part.stop - part.start) for part in covered)
         where: Any = (places, *covered)
         what: Any = (rows, *inside)

@@ -85,11 +85,12 @@ def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
     """Run all jobs in up to `threads` threads, and return what they cost."""
     in_turn = [job for job in jobs if isinstance(job, InTurn)]
     shared = deque(job for job in jobs if not isinstance(job, InTurn))
+    # A thread without a job would only cost its start.
     threads = min(threads, len(shared) + bool(in_turn)) or 1
     if threads == 1:
         return _work(jobs, deque())
     total = ReadStats()
-    own = [in_turn, *[[]] * (threads - 1)]
+    own = [in_turn, *[[]] * (threads - 1)]  # the first thread alone runs the jobs for one thread
     with ThreadPoolExecutor(threads, thread_name_prefix="ray_h5") as pool:
         try:
             for stats in pool.map(_work, own, [shared] * threads):
@@ -109,7 +110,7 @@ def _work(own: Sequence[Job], shared: deque[Job]) -> ReadStats:
         while (other := _next(shared)) is not None:
             other(worker)
     except BaseException:
-        shared.clear()
+        shared.clear()  # the read has failed: no thread starts another job
         raise
     return worker.stats
 
