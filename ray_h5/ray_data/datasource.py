@@ -242,7 +242,7 @@ def _added_columns(
     added = {spec.name: spec for spec, is_wanted in wanted.items() if is_wanted}
     for name in added.keys() & columns.keys():
         raise OptionError(
-            f"the files have a column {name!r}, and read_h5 was asked to add one of that name; leave out the column of "
-            "the files with columns=[...], or the added one"
+            f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them out: "
+            "the column of the files with columns=[...], or the added one"
         )
     return added

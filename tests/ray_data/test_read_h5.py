@@ -322,7 +322,8 @@ def test_a_file_changed_after_planning_arrives_with_its_type_and_message(signals
 @pytest.mark.parametrize(("failing", "fails"), [(2, False), (10**6, True)])
 def test_transient_errors_are_retried_in_the_task(signals, failing, fails):
     faulty = str(pathlib.Path(__file__).parent / "faulty")
-    env = {"env_vars": {"PYTHONPATH": faulty, "FAILING_READS": str(failing)}}
+    paths = os.pathsep.join([faulty, os.environ.get("PYTHONPATH", "")])
+    env = {"env_vars": {"PYTHONPATH": paths, "FAILING_READS": str(failing)}}
     ds = ray_h5.read_h5(signals, columns=["wide"], ray_remote_args={"runtime_env": env})
     if fails:
         with pytest.raises(TransientIOError, match=r"still failing after 4 tries.*Input/output error"):
