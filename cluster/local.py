@@ -1,13 +1,13 @@
-"""Run a Ray program on a cluster of this machine alone: a head and some nodes, each with processes of its own.
+"""Run a Ray program on a cluster on this machine: a head and some nodes, each with processes of its own.
 
     python cluster/local.py --nodes 3 -- examples/train.py --epochs 2
 
-Every node has its own ports, its own object store and its own share of CPUs, so that a program meets here
-what it will meet on several machines: rows travel between object stores, and workers start on nodes that
-never saw the driver. Whoever talks to the cluster needs its token, which lies in a file that only this user
-can read; the dashboard listens on a loopback address, other ports of Ray's on all, so stay behind a firewall.
-The program is submitted as a Ray job; its output is shown, and its exit status is the one of this command.
-Then whatever was started here is stopped, also after Ctrl-C; other Ray clusters of this machine are left alone.
+Every node has its own ports, object store and share of CPUs, so the program runs as on several machines: rows travel
+between object stores, and workers start on nodes without the driver. Access to the cluster needs its token, which is in
+a file that only this user can read. The dashboard listens on a loopback address, other ports of Ray on all interfaces,
+so use this inside a firewall. The program is submitted as a Ray job; its output is shown, and this command exits with
+its status. At the end all processes started here are stopped, also after Ctrl-C; other Ray clusters on this machine are
+not touched.
 """
 
 # This folder holds programs and configuration, no package.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 HOST = "127.0.0.2"
-"""The head; nodes count on from here. Ray takes 127.0.0.1 itself to mean the address that other machines see."""
+"""The address of the head; nodes get the next ones. Ray replaces 127.0.0.1 by the address that other machines see."""
 MIB = 1 << 20
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 10
@@ -47,22 +47,22 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class ClusterError(Exception):
-    """The cluster did not come up, or did not go away."""
+    """The cluster did not start, or did not stop."""
 
 
 class LocalCluster:
     """A head and some nodes on this machine, between `__enter__` and `__exit__`.
 
-    The process that makes one must have no other children: every descendant is stopped at the end.
+    The process that makes one must have no other children: all its descendants are stopped at the end.
 
     Parameters
     ----------
     nodes : int
         Nodes besides the head.
     cpus_per_node : int
-        CPUs that each node offers. They are what Ray counts, not cores that are set aside.
+        CPUs of each node. Ray only counts them; no cores are reserved.
     head_cpus : int
-        CPUs that the head offers.
+        CPUs of the head.
     object_store_mb : int
         Size of each object store in MiB.
     """
@@ -80,7 +80,7 @@ class LocalCluster:
 
     def __enter__(self) -> LocalCluster:  # noqa: PYI034  typing.Self needs Python 3.11
         adopt_orphans()
-        # Not below TMPDIR: the names of Unix sockets below it may have 107 bytes and no more.
+        # Not below TMPDIR: paths of Unix sockets have at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="ray_h5_", dir="/tmp"))
         try:
             self._start()
@@ -96,7 +96,7 @@ class LocalCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to join this cluster, and none other."""
+        """The environment of a process that joins this cluster, and no other one."""
         kept = {name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "RAY_AUTH_TOKEN"}}
         return {**kept, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.folder / "token")}
 
@@ -134,24 +134,24 @@ class LocalCluster:
     def _ray_start(self, *options: str) -> subprocess.Popen[bytes]:
         node = len(self._running)
         client_port, agent_port = free_ports(2)
-        # A folder each: nodes that start at one time would take one another's sockets.
+        # Each node has its own folder: nodes that start at the same time would use the same sockets.
         folder = self.folder / str(node)
         log = self.folder / f"{node}.log"
         command = [
             sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options,
             f"--node-ip-address={_host(node)}", f"--temp-dir={folder}", f"--object-store-memory={self._store_bytes}",
-            # The defaults are fixed numbers and ranges, which another node on this machine may have taken.
+            # The default ports are fixed, and another node on this machine may use them.
             "--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={agent_port}",
             *([f"--ray-client-server-port={client_port}"] if node == 0 else []),
         ]  # fmt: skip
         with open(log, "wb") as output:
-            process = subprocess.Popen(  # noqa: S603  its words are ours
+            process = subprocess.Popen(  # noqa: S603  all arguments are from this file
                 command,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us; we stop the nodes in order
+                start_new_session=True,  # Ctrl-C reaches this process alone, which stops the nodes in order
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  no thread runs yet
             )
         self._running.append(process)
@@ -185,7 +185,7 @@ def write_token(path: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
+    """Return ports that are free now."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
     ports: list[int] = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -197,17 +197,16 @@ def free_ports(count: int) -> list[int]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends (Linux): none is out of sight then.
+    """Become the parent of descendants whose own parent ends (Linux), so that `descendants` finds all of them.
 
-    Ray starts workers and jobs in process groups of their own, so that signals to the group of a
-    node do not reach them.
+    Ray starts workers and jobs in process groups of their own, which signals to the group of a node do not reach.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise ClusterError(f"prctl: {os.strerror(ctypes.get_errno())}")
 
 
 def _end_with_parent() -> None:
-    """Ask for SIGTERM when the parent ends: it may be killed before it can stop its nodes."""
+    """Get SIGTERM when the parent ends: it may be killed before it can stop its nodes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
@@ -231,7 +230,7 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return "Z", 0  # it ended meanwhile
+        return "Z", 0  # the process has ended meanwhile
     # The name of the program is in parentheses and may hold any character.
     state, parent = text[text.rindex(")") + 1 :].split()[:2]
     return state, int(parent)
@@ -249,7 +248,7 @@ def _kill_descendants() -> bool:
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Ask until `condition` holds; return whether it did in time."""
+    """Wait until `condition` is true; return whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -266,7 +265,7 @@ def run_job(cluster: LocalCluster, command: list[str]) -> int:
     os.environ.update({name: cluster.environment[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")})
     client = _connect(cluster.dashboard)
     program = shlex.join([sys.executable, *command])
-    # Relative paths among the arguments mean what they mean here.
+    # Relative paths among the arguments start from the current folder of this process.
     job = client.submit_job(entrypoint=f"cd {shlex.quote(str(Path.cwd()))} && exec {program}")
     return asyncio.run(_follow(client, job))
 
@@ -278,7 +277,7 @@ def _connect(url: str) -> JobSubmissionClient:
     while True:
         try:
             return JobSubmissionClient(url)
-        except (ConnectionError, RuntimeError) as error:  # the dashboard comes up a little later than the node
+        except (ConnectionError, RuntimeError) as error:  # the dashboard starts a little later than the node
             if time.monotonic() > deadline:
                 raise ClusterError(f"the job server at {url} does not answer: {error}") from error
         time.sleep(0.5)
@@ -289,7 +288,7 @@ async def _follow(client: JobSubmissionClient, job: str) -> int:
     while True:
         read = 0
         async for text in client.tail_job_logs(job):
-            # A log that broke off is told from its beginning again.
+            # After an interruption the log comes from its beginning again.
             print(text[max(0, shown - read) :], end="", flush=True)
             read += len(text)
             shown = max(shown, read)
@@ -299,7 +298,7 @@ async def _follow(client: JobSubmissionClient, job: str) -> int:
         await asyncio.sleep(0.5)
     if info.status == "SUCCEEDED":
         return 0
-    # The message goes on with the last lines of the output, which were shown already.
+    # The message ends with the last lines of the output, which were shown already.
     print(f"the job {info.status.lower()}: {(info.message or '').partition(', last available')[0]}", file=sys.stderr)
     return info.driver_exit_code or 1
 

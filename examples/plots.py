@@ -1,4 +1,4 @@
-"""Draw what there is to see: a row, an augmentation, how well a shuffle mixes; into a folder of PNG files.
+"""Draw a row, an augmentation, and how well a shuffle mixes; write PNG files into a folder.
 
 python examples/plots.py --output figures
 """

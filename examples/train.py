@@ -2,7 +2,7 @@
 
     python examples/train.py                                    # makes its own files first
     python examples/train.py --paths "data/*.h5" --workers 4    # yours, with the same columns
-    python examples/train.py --resume OUTPUT                    # go on where a run that ended was
+    python examples/train.py --resume OUTPUT                    # continue a run that ended
 
 The files need the columns fhr_st (43, 300), target (300,) and weight (300,) to train on, and the
 scalars guid, cs_label and epoch to choose rows by.
@@ -51,13 +51,13 @@ class ConvNet(nn.Module):
 
 
 def loss_of(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Cross-entropy of each row, averaged over its time steps; those of weight 0 count nothing."""
+    """Return the cross-entropy of each row, averaged over its time steps; steps of weight 0 add nothing."""
     each = nn.functional.cross_entropy(logits, batch["target"].long(), reduction="none")
     return (each * batch["weight"]).mean(dim=1)
 
 
 def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str, ray.data.Dataset], Any]:
-    """Return the rows to train on and those to validate on, of different patients, and the fitted scale."""
+    """Return the datasets for training and validation, of different patients, and the fitted scale."""
     usable = ray_h5.where(epoch=ray_h5.between(10, 50))
     train_rows, valid_rows = ray_h5.kfold(paths, 5, group="guid", stratify="cs_label")[0]
     # A multiple of this many rows gives all workers the same number of full batches.
@@ -73,11 +73,11 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
         tail="drop",
         tail_rows=step_rows,
     ).filter(expr=usable & train_rows)
-    # Every row counts once: those that pad the last batches are marked, and left out of the sums.
+    # Every row counts once: rows that pad the last batches are marked, and left out of the sums.
     valid = ray_h5.read_h5(paths, columns=COLUMNS, name="valid", tail="pad", tail_rows=step_rows)
     valid = valid.filter(expr=usable & valid_rows)
     held_out = ray_h5.read_h5(paths, columns=COLUMNS).filter(expr=usable & valid_rows)
-    # These take a short task that reads no wide column; of what is transformed Ray would have to make all rows.
+    # Before any transform, counting reads no wide column. After one, Ray would transform all rows to count them.
     print(f"{train.count()} rows to train on, {held_out.count()} to validate on", flush=True)
     scale = ray_h5.Standardize(["fhr_st"], axis=(0, 2)).fit(train)  # a mean and a deviation for each channel
     augment = ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
@@ -85,16 +85,15 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """Train in one worker; Ray runs it in each."""
+    """Train in one worker; Ray runs this function in each worker."""
     context = ray.train.get_context()
-    # A worker computes on its share of the cores: more threads than cores only wait for each other.
+    # Each worker uses its share of the cores: more threads than cores only wait for each other.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // context.get_world_size()))
     torch.manual_seed(config["seed"])
     device = ray.train.torch.get_device()
     model = ray.train.torch.prepare_model(ConvNet())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    half = device.type == "cuda"
-    scaler = torch.amp.GradScaler(device.type, enabled=half)
+    scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")  # float16 needs scaled gradients
     first_epoch, position = restore(config, model, optimizer, scaler)
     log(config, {"from_epoch": first_epoch, "from_rows": sum(each.rows for each in position.done) if position else 0})
     for epoch in range(first_epoch, config["epochs"]):
@@ -106,13 +105,8 @@ def train_loop(config: dict[str, Any]) -> None:
         for step, batch in enumerate(batches, 1):
             waited += time.perf_counter() - asked
             log(config, {"epoch": epoch, "step": step, "rows": batch["row_id"].tolist()})
-            with torch.autocast(device.type, dtype=torch.float16, enabled=half):
-                losses = loss_of(model(batch["fhr_st"]), batch)
-            optimizer.zero_grad()
-            scaler.scale(losses.mean()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            totals += torch.stack([losses.detach().double().sum(), torch.tensor(float(len(losses)), device=device)])
+            losses = train_step(model, optimizer, scaler, batch)
+            totals += torch.stack([losses.double().sum(), torch.tensor(float(len(losses)), device=device)])
             if step % config["checkpoint_steps"] == 0:
                 here = {"epoch": epoch, "step": step}
                 save(here, model, optimizer, scaler, epoch, batches.position(), config["scale"])
@@ -128,8 +122,22 @@ def train_loop(config: dict[str, Any]) -> None:
         save(metrics, model, optimizer, scaler, epoch + 1, None, config["scale"])
 
 
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, batch: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Update the weights, on a GPU in mixed precision; return the loss of each row."""
+    signal = batch["fhr_st"]
+    with torch.autocast(signal.device.type, dtype=torch.float16, enabled=scaler.is_enabled()):
+        losses = loss_of(model(signal), batch)
+    optimizer.zero_grad()
+    scaler.scale(losses.mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return losses.detach()
+
+
 def validate(model: nn.Module, batch_size: int, device: torch.device) -> tuple[float, float]:
-    """Return the mean loss of the rows held out, and how many they are."""
+    """Return the mean loss of the rows held out, and their number."""
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.eval()
     with torch.no_grad():
@@ -142,7 +150,7 @@ def validate(model: nn.Module, batch_size: int, device: torch.device) -> tuple[f
 
 
 def reduced(totals: torch.Tensor) -> tuple[float, float]:
-    """Return the mean of all workers, and the number of rows that it is of."""
+    """Return the mean loss over the rows of all workers, and the number of these rows."""
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(totals)
     return (totals[0] / totals[1].clamp(min=1)).item(), totals[1].item()
@@ -157,7 +165,7 @@ def save(
     position: ray_h5.Position | None,
     scale: str,
 ) -> None:
-    """Report metrics; the first worker adds all that a run needs to go on, or to be used."""
+    """Report metrics. The first worker adds a checkpoint: weights, scale, and the position to resume from."""
     if ray.train.get_context().get_world_rank() != 0:
         ray.train.report(metrics)
         return
@@ -174,7 +182,7 @@ def save(
 def restore(
     config: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> tuple[int, ray_h5.Position | None]:
-    """Go on from this run's last checkpoint, or from the one it was told to resume."""
+    """Load the last checkpoint of this run, or the one that --resume names; return epoch and position."""
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None and config["resume"]:
         checkpoint = Checkpoint.from_directory(config["resume"])
@@ -192,7 +200,7 @@ def restore(
 
 
 def log(config: dict[str, Any], entry: dict[str, Any]) -> None:
-    """Write where this worker begins, and which rows each step has, for whoever wants to check that each comes once."""
+    """Write where this worker begins and the rows of each step, to check that each row comes once."""
     if config["row_log"]:
         rank = ray.train.get_context().get_world_rank()
         with open(Path(config["row_log"]) / f"rank{rank}.jsonl", "a") as file:
@@ -203,7 +211,7 @@ def main() -> None:
     args = parse_arguments()
     resume = last_checkpoint(Path(args.resume).absolute()) if args.resume else None
     if args.row_log:
-        # Workers have a current folder of their own, and find out late what is wrong with this one.
+        # Workers have another current folder. Making the folder here also finds errors early.
         args.row_log = str(Path(args.row_log).absolute())
         Path(args.row_log).mkdir(parents=True, exist_ok=True)
     start_ray(args.workers)
@@ -256,7 +264,7 @@ def start_ray(workers: int) -> None:
 
 
 def check_gpus(workers: int) -> None:
-    """Say what a run on this machine would wait for in vain; a cluster may yet start machines that have GPUs."""
+    """Exit if a run on this machine would wait for GPUs for ever; a cluster may still start machines with GPUs."""
     if os.environ.get("RAY_ADDRESS"):
         return
     found = ray.cluster_resources().get("GPU", 0)
@@ -270,7 +278,7 @@ def check_gpus(workers: int) -> None:
 
 
 def count(text: str) -> int:
-    """Return an integer of 1 or more; argparse says which option has another."""
+    """Return an integer of 1 or more; argparse names the option in its error."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected an integer of 1 or more, found {number}")
@@ -290,7 +298,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", help="folder for checkpoints (default: a temporary one)")
     parser.add_argument("--resume", metavar="OUTPUT", help="the folder of a run that ended, to go on with")
     parser.add_argument("--checkpoint-steps", type=count, default=50, help="steps between checkpoints within an epoch")
-    parser.add_argument("--max-failures", type=int, default=2, help="how often to start anew when a worker dies")
+    parser.add_argument("--max-failures", type=int, default=2, help="how often to start again when a worker dies")
     parser.add_argument("--row-log", help="folder to write the row ids of each step to")
     return parser.parse_args()
 

@@ -3,7 +3,7 @@
     python examples/tune.py                                   # makes its own files first
     python examples/tune.py --paths "data/*.h5" --at-once 4   # yours, with the columns of examples/train.py
 
-Each trial reads its own dataset "train" and is in an epoch of its own: trials do not wait for each other.
+Each trial reads its own dataset "train" and counts its own epochs: trials do not wait for each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLASSES = 4
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """Train in one worker of one trial; Ray runs it in each."""
+    """Train in one worker of one trial; Ray runs this function in each worker."""
     torch.set_num_threads(1)  # trials share the cores
     torch.manual_seed(0)
     device = ray.train.torch.get_device()
@@ -58,7 +58,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def log(config: dict[str, Any], epoch: int, rows: list[int]) -> None:
-    """Write which rows this worker had in an epoch, for a check that each came once."""
+    """Write the rows of this worker in an epoch, to check that each row comes once."""
     if config["row_log"]:
         rank = ray.train.get_context().get_world_rank()
         with open(Path(config["row_log"]) / f"{config['trial']}_rank{rank}.jsonl", "a") as file:
@@ -66,7 +66,7 @@ def log(config: dict[str, Any], epoch: int, rows: list[int]) -> None:
 
 
 def trial(config: dict[str, Any]) -> None:
-    """Run one training; Ray Tune calls it in a process of its own for each choice of parameters."""
+    """Run one training; Ray Tune calls this function for each choice of parameters, each time in a new process."""
     ds = ray_h5.read_h5(
         config["paths"],
         columns=["fhr_st", "target"],
@@ -91,14 +91,14 @@ def main() -> None:
     args = parse_arguments()
     output = str(Path(args.output or tempfile.mkdtemp(prefix="ray_h5_tune_")).absolute())
     if args.row_log:
-        # Workers have a current folder of their own.
+        # Workers have another current folder.
         args.row_log = str(Path(args.row_log).absolute())
         Path(args.row_log).mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # or every line is shown twice
     if os.environ.get("RAY_ADDRESS"):
         ray.init()
     else:
-        # A trial takes a CPU, and so does each worker of its trainer; two more read.
+        # A trial needs a CPU, and so does each worker of its trainer; two more CPUs read.
         ray.init(address="local", num_cpus=max(os.cpu_count() or 1, args.at_once * (1 + args.workers) + 2))
     paths = args.paths or list(make_workload("signals", size=args.rows / 4000).paths)
     space: dict[str, Any] = {name: getattr(args, name) for name in ("epochs", "workers", "batch_size", "row_log")}
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def count(text: str) -> int:
-    """Return an integer of 1 or more; argparse says which option has another."""
+    """Return an integer of 1 or more; argparse names the option in its error."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected an integer of 1 or more, found {number}")
@@ -132,7 +132,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--paths", nargs="+", help="HDF5 files, folders or globs (default: makes its own)")
     parser.add_argument("--rows", type=count, default=1000, help="rows to make without --paths (default: %(default)s)")
     parser.add_argument("--epochs", type=count, default=3)
-    parser.add_argument("--widths", type=count, nargs="+", default=[16, 64], help="of the hidden layer")
+    parser.add_argument("--widths", type=count, nargs="+", default=[16, 64], help="widths of the hidden layer")
     parser.add_argument("--at-once", type=count, default=2, help="trials that run at a time (default: %(default)s)")
     parser.add_argument("--workers", type=count, default=1, help="training processes a trial (default: %(default)s)")
     parser.add_argument("--batch-size", type=count, default=32, help="rows a step and worker (default: %(default)s)")

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
-    from ray_h5.ray_data.epochs import set_epoch
+    from ray_h5.ray_data.epochs.set_epoch import set_epoch
     from ray_h5.ray_data.predicates import kfold, where
-    from ray_h5.ray_data.preprocessors import Standardize
-    from ray_h5.ray_data.train import data_config, train_batches
+    from ray_h5.ray_data.preprocessing.standardize import Standardize
+    from ray_h5.ray_data.training.data_config import data_config
+    from ray_h5.ray_data.training.train_batches import train_batches
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
@@ -65,7 +66,7 @@ _HOMES = {
     "Sample": "ray_h5.torch_data.reading.samples",
     "Shuffle": "ray_h5.planning.epoch.shuffle",
     "SpecAugment": "ray_h5.transforms.spec_augment",
-    "Standardize": "ray_h5.ray_data.preprocessors",
+    "Standardize": "ray_h5.ray_data.preprocessing.standardize",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.shards",
@@ -75,14 +76,14 @@ _HOMES = {
     "between": "ray_h5.planning.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
-    "data_config": "ray_h5.ray_data.train",
+    "data_config": "ray_h5.ray_data.training.data_config",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
-    "set_epoch": "ray_h5.ray_data.epochs",
-    "train_batches": "ray_h5.ray_data.train",
+    "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
+    "train_batches": "ray_h5.ray_data.training.train_batches",
     "where": "ray_h5.ray_data.predicates",
     "worker_init_fn": "ray_h5.torch_data.compat.wrappers",
 }

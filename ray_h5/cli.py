@@ -15,7 +15,7 @@ from ray_h5.inspect import add_files, add_inspect, files_of
 from ray_h5.messages import printable
 
 _INTERRUPTED = 130
-"""What a shell shows for a program that Ctrl-C ended."""
+"""The exit status that shells use for a program that Ctrl-C ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,19 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RayH5Error as exc:
         return _failed(f"{type(exc).__name__}: {exc}")
     except BrokenPipeError:
-        # Whoever read the output has seen enough. What is left of it goes nowhere, also at the exit.
+        # The reader of the output, such as head, has closed it. The rest goes nowhere, also at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as exc:
-        # What a bench writes to: a folder that is none, a disk that is full.
+        # A bench writes files: the folder may be a file, or the disk full.
         return _failed(str(exc))
     except KeyboardInterrupt:
         return _INTERRUPTED
 
 
 def _failed(message: str) -> int:
-
-    # Messages may have several lines, and names of files and columns any character.
+    # Messages may have several lines; names of files and columns in them may have any character.
     print("\n".join(map(printable, f"ray-h5: {message}".split("\n"))), file=sys.stderr)
     return 1
 
@@ -53,10 +52,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_index(commands: Any) -> None:
-    index = commands.add_parser("index", help="find out ahead what planning needs to know of files, and keep it")
+    index = commands.add_parser("index", help="collect ahead the facts that planning needs about files")
     add_files(index)
-    index.add_argument("--dir", required=True, help="where to keep it: the index_dir of read_h5")
-    index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns to look at (default: all)")
+    index.add_argument("--dir", required=True, help="the folder to store them in: the index_dir of read_h5")
+    index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns (default: all)")
     index.add_argument(
         "--values", nargs="+", metavar="NAME", default=[], help="scalar columns that predicates will name"
     )
@@ -74,12 +73,12 @@ def _cast(text: str) -> tuple[str, str]:
 
 
 def _add_bench(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="measure against the plain ways to do the same, on this machine")
+    bench = commands.add_parser("bench", help="measure against plain ways to do the same, on this machine")
     bench.add_argument("name", choices=sorted(benches.BENCHES), help="what to measure")
     bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")
-    bench.add_argument("--folder", help="where the workloads are kept (default: below the temporary folder)")
-    bench.add_argument("--json", action="store_true", help="print a list of objects and nothing else")
+    bench.add_argument("--folder", help="the folder of the workloads (default: below the temporary folder)")
+    bench.add_argument("--json", action="store_true", help="print a JSON list of objects and nothing else")
     bench.set_defaults(run=_bench)
 
 

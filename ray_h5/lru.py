@@ -20,18 +20,26 @@ class LRU(Generic[Value]):
     Parameters
     ----------
     max_items : int
-        How many values are kept.
+        How many values are kept. It may be changed; the next `put` applies it.
     max_bytes : int, optional
-        How many bytes they may hold together.
+        How many bytes they may hold together. It may be changed, too.
     nbytes : callable, optional
-        Returns the bytes that a value holds. It is called when the value is stored.
+        Returns the bytes that a value holds. It is called each time the value is stored.
+    keeps_last : bool
+        Whether the value that was stored last stays even if it alone holds more than `max_bytes`.
     """
 
     def __init__(
-        self, max_items: int, max_bytes: int | None = None, nbytes: Callable[[Value], int] = lambda _value: 0
+        self,
+        max_items: int,
+        max_bytes: int | None = None,
+        nbytes: Callable[[Value], int] = lambda _value: 0,
+        *,
+        keeps_last: bool = False,
     ) -> None:
         self.max_items, self.max_bytes = max_items, max_bytes
         self._nbytes = nbytes
+        self._least = int(keeps_last)
         self._state: PerProcess[_State[Value]] = PerProcess(_State)
 
     def __len__(self) -> int:
@@ -71,17 +79,24 @@ class LRU(Generic[Value]):
         with state.lock:
             known = state.items[key][0] if key in state.items else None
             value = change(known)
-            if value is known:
-                state.items.move_to_end(key)
-                return value
             state.remove(key)
-            state.items[key] = value, self._nbytes(value)
-            state.total_bytes += state.items[key][1]
-            while len(state.items) > self.max_items or (
-                self.max_bytes is not None and state.total_bytes > self.max_bytes
-            ):
-                state.remove(next(iter(state.items)))
+            state.add(key, value, self._nbytes(value))
+            self._bound(state)
             return value
+
+    def measure(self, key: Hashable, value: Value) -> None:
+        """Count the bytes of a value again, unless the key has another one by now."""
+        state = self._state.value
+        with state.lock:
+            if key in state.items and state.items[key][0] is value:
+                state.resize(key, self._nbytes(value))
+                self._bound(state)
+
+    def _bound(self, state: _State[Value]) -> None:
+        while len(state.items) > self.max_items:
+            state.remove(next(iter(state.items)))
+        while self.max_bytes is not None and state.total_bytes > self.max_bytes and len(state.items) > self._least:
+            state.remove(next(iter(state.items)))
 
     def drop(self, key: Hashable, value: Value) -> None:
         """Remove a value, unless the key has another one by now."""
@@ -100,6 +115,15 @@ class _State(Generic[Value]):
         self.lock = threading.Lock()
         self.items: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.total_bytes = 0
+
+    def add(self, key: Hashable, value: Value, nbytes: int) -> None:
+        self.items[key] = value, nbytes
+        self.total_bytes += nbytes
+
+    def resize(self, key: Hashable, nbytes: int) -> None:
+        value, before = self.items[key]
+        self.items[key] = value, nbytes
+        self.total_bytes += nbytes - before
 
     def remove(self, key: Hashable) -> None:
         if key in self.items:

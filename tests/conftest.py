@@ -18,29 +18,29 @@ _FOLDER = Path(__file__).parent
 _GROUPS = {
     "docs": "one cluster",
     "ray_data": "one cluster",
-    "integration": "clusters",
-    "cluster": "clusters",
-    "examples": "clusters",
+    "cluster": "own clusters",
+    "integration": "own clusters",
+    "examples": "programs",
 }
+"""With `-n`, the tests of a group run in one process: they share a Ray cluster, or start clusters of their own."""
+
+_SLOW = {"cluster", "examples", "integration"}
 
 
 def pytest_collection_modifyitems(items):
-    """With `-n`, keep together what shares a Ray cluster, and, in another process, what starts clusters of its own."""
     for item in items:
-        group = _group_of(item)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
-    # The documents come with the other tests that share a Ray. It leaves threads and memory in the process. Tests of hdf5
-    # and planning, which count threads, measure memory and fork, run before.
+        folder = _folder_of(item)
+        if folder in _GROUPS:
+            item.add_marker(pytest.mark.xdist_group(_GROUPS[folder]))
+        if folder in _SLOW and item.get_closest_marker("nightly") is None:
+            item.add_marker(pytest.mark.slow)
+    # The documents come with the other tests that share a Ray. It leaves threads and memory in the process. Tests of
+    # hdf5 and planning, which count threads, measure memory and fork, run before.
     items.sort(key=lambda item: {"docs": "ray_data"}.get(_folder_of(item), _folder_of(item)))
 
 
 def _folder_of(item):
     return item.path.relative_to(_FOLDER).parts[0]
-
-
-def _group_of(item):
-    return _GROUPS.get(_folder_of(item))
 
 
 _RAY_OPTIONS = {"num_cpus": 2, "object_store_memory": 256 << 20, "include_dashboard": False, "log_to_driver": False}

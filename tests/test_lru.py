@@ -44,6 +44,33 @@ def test_bytes_are_bounded_and_counted_once():
     assert (len(kept), kept.total_bytes) == (0, 0)
 
 
+def test_a_value_that_grows_is_measured_again():
+    kept = LRU(10, 100, len, keeps_last=True)
+    old, new = bytearray(10), bytearray(10)
+    keep(kept, "a", old)
+    keep(kept, "b", new)
+    new += bytes(85)
+    kept.measure("b", new)
+    assert (kept.get("a"), kept.total_bytes) == (None, 95)
+    new += bytes(85)
+    kept.measure("b", new)
+    assert (kept.get("b"), kept.total_bytes) == (new, 180), "the last one stays, whatever it holds"
+    kept.measure("b", old)
+    kept.measure("a", old)
+    assert kept.total_bytes == 180
+    keep(kept, "c", bytearray(1))
+    assert (kept.get("b"), kept.total_bytes) == (None, 1)
+
+
+def test_bounds_that_change_hold_from_the_next_value_on():
+    kept = LRU(3)
+    for key in "abc":
+        keep(kept, key, key)
+    kept.max_items = 1
+    keep(kept, "d", "d")
+    assert kept.values() == ["d"]
+
+
 def test_only_the_value_that_is_meant_is_dropped():
     kept = LRU(2, nbytes=len)
     old, new = [1], [1]

@@ -1,6 +1,6 @@
-"""Measurements: ours against the plain ways to do the same, on made-up files, in one run on one machine.
+"""Benchmarks: ray_h5 against plain ways to do the same, on generated files, in one run on one machine.
 
-Importing this package is cheap; a bench imports what it measures when it is called.
+Importing this package is cheap: a bench imports what it measures when it is called.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BENCHES", "BenchOptions"]
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What a person may choose about a bench.
+    """Options of a bench.
 
     Parameters
     ----------
@@ -31,13 +31,12 @@ class BenchOptions:
     turns
         Timed turns of each contestant, at least five.
     folder
-        Where the workloads are made and kept; by default a folder of this user below the system's
-        temporary one.
+        The folder of the workloads; by default a folder of this user below the system's temporary folder.
 
     Raises
     ------
     OptionError
-        If `size` is not positive or there are fewer than five turns.
+        If `size` is not positive, or `turns` is below five.
     """
 
     size: float = 1.0

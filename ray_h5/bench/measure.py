@@ -1,4 +1,4 @@
-"""Timing in turns, comparing, and printing."""
+"""Time contestants in turn, compare them, and print the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["OURS", "Contest", "Result", "run_turns", "to_json", "to_table"]
 
 OURS = "ray_h5"
-"""The contestant that the others are compared with."""
+"""The name of the contestant that is compared with the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Result:
     Parameters
     ----------
     bench, case, baseline
-        What was measured, and against what ("-" where the goal is an absolute figure).
+        What is measured, and against what ("-" where the goal is an absolute figure).
     unit
         Unit of `ours` and `theirs`; more is better, except in "s".
     ours, theirs
@@ -33,11 +33,11 @@ class Result:
     ratio
         Median over the turns of ours / theirs in that turn, None where there is no baseline.
     spread
-        Least and greatest ratio of any turn; of `ours`, where there is no baseline.
+        Least and greatest ratio of a turn; least and greatest `ours`, where there is no baseline.
     goal
-        Least ratio, or greatest `ours` where there is no baseline; None where nothing is promised.
+        Least ratio, or greatest `ours` where there is no baseline; None without a goal.
     ok
-        Whether the goal was reached, None without a goal.
+        Whether the goal is reached; None without a goal.
     """
 
     bench: str
@@ -54,10 +54,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The times of one case: seconds a turn, by contestant, every list in the order of the turns.
+    """The times of one case: by contestant, the seconds of each turn.
 
-    The ratio is taken turn by turn and then its median, not the ratio of the medians: contestants of one
-    turn ran seconds apart, so what a neighbour on the machine does to the one it mostly does to the other.
+    The ratio is the median of the ratios of each turn, not the ratio of the medians: contestants of one turn run
+    seconds apart, so other load on the machine slows both about equally.
     """
 
     bench: str
@@ -103,17 +103,17 @@ class Contest:
 def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmups: int = 1) -> dict[str, list[float]]:
     """Time contestants in turn.
 
-    Each turn runs every contestant once. The order is rotated from turn to turn and reversed in every
-    second round of rotations, so that nobody always follows the same neighbour.
+    Each turn runs every contestant once. The order is rotated from turn to turn, and reversed in every second round of
+    rotations, so that no contestant always runs after the same one.
 
     Parameters
     ----------
     contestants
-        What to call, by name; the results are dropped outside the timed part.
+        Functions by name. Their results are deleted outside the timed part.
     turns
         Timed turns.
     warmups
-        Turns before these that are not counted.
+        Turns before these that are not timed.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def _turn_order(names: list[str], turn: int) -> list[str]:
 
 
 def _time(call: Callable[[], object]) -> float:
-    # A collection that one contestant's garbage causes is not to be timed in the next one.
+    # Otherwise the garbage of one contestant may be collected during the timing of the next one.
     gc.collect()
     start = time.perf_counter()
     kept = call()
@@ -151,11 +151,11 @@ def to_json(results: Sequence[Result]) -> str:
 
 
 def to_table(results: Sequence[Result]) -> str:
-    """Return the results as an aligned table with a line a result."""
+    """Return the results as an aligned table, one line for each."""
     head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
     lines = [head, *(_cells(result) for result in results)]
     widths = [max(len(line[position]) for line in lines) for position in range(len(head))]
-    # Words to the left, figures to the right.
+    # Words are aligned to the left, figures to the right.
     return "\n".join(
         "  ".join(
             cell.ljust(width) if position < 4 or position == 9 else cell.rjust(width)
@@ -182,7 +182,7 @@ def _cells(result: Result) -> tuple[str, ...]:
 
 
 def _figure(value: float | None) -> str:
-    """Three digits that count, and no exponent."""
+    """Return a number with three significant digits and without an exponent."""
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

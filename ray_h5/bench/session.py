@@ -1,4 +1,4 @@
-"""A Ray of one's own for a bench."""
+"""A Ray cluster that a bench starts and stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["ray_session"]
 
 @contextmanager
 def ray_session(store_bytes: int) -> Iterator[None]:
-    """Start a quiet Ray of our own, touch all of its object store once, and shut it down at the end."""
+    """Start Ray without output, write to all of its object store once, and shut it down at the end.
+
+    The first write to a page of shared memory takes many times as long as later ones.
+    """
     if ray.is_initialized():
         raise RuntimeError("Ray is already running in this process; the bench starts its own: shut it down first")
     ray.init(

@@ -1,4 +1,4 @@
-"""What a contestant delivers, counted and compared: one that loses rows must not win by it."""
+"""Count and compare the rows that a contestant delivers: losing rows must not make one faster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["count_rows", "verify_rows"]
 
 
 def count_rows(batches: Iterable[Any], rows: int) -> None:
-    """Take all batches, dicts of columns or tuples of them; raise unless they hold `rows` rows."""
+    """Iterate all batches, dicts or tuples of columns; raise unless they hold `rows` rows."""
     counted = sum(len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]) for batch in batches)
     if counted != rows:
         raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
 
 
 def verify_rows(paths: Sequence[str], columns: Sequence[str], batches: Iterable[Mapping[str, Any]]) -> None:
-    """Compare the checksums of all rows, in any order, with those of h5py's rows."""
+    """Compare the checksums of all rows, in any order, with the checksums of the rows that h5py reads."""
     found = [
         check for batch in batches for check in _checksums({name: batch[name].numpy() for name in columns}, columns)
     ]
@@ -32,7 +32,7 @@ def verify_rows(paths: Sequence[str], columns: Sequence[str], batches: Iterable[
         with h5py.File(path, "r") as file:
             expected += _checksums({name: file[name][:] for name in columns}, columns)
     if sorted(found) != sorted(expected):
-        raise RuntimeError("an epoch of ours does not deliver each row once with the bytes that h5py reads")
+        raise RuntimeError("an epoch of ray_h5 does not deliver each row once with the bytes that h5py reads")
 
 
 def _checksums(arrays: Mapping[str, np.ndarray[Any, Any]], columns: Sequence[str]) -> list[int]:

@@ -1,84 +1,47 @@
-"""The files that the benches and examples read: made from a seed, once, and kept on disk.
+"""The files that the benches and examples read: generated from a seed once, and kept on disk.
 
-`signals` (W1) is what a recording of physiological signals looks like after feature extraction: few
-files, rows of some 300 KB, one chunk a row, LZF. `images` (W2) is images with many rows a chunk, a file
-for each chunk size and filter pipeline. `flat` (W3) is images in contiguous columns. `wide` (W4) is a
-table of a million short rows with a vector each, a thousand rows a chunk.
+`signals` (W1) has recordings of physiological signals after feature extraction: few files, rows of about 300 KB, one
+chunk a row, LZF. `images` (W2) has images with many rows a chunk, one file for each chunk size and filter pipeline.
+`flat` (W3) has images in contiguous columns. `wide` (W4) is a table of a million short rows with a vector each, a
+thousand rows a chunk.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
 
+from ray_h5.bench.recipes import RECIPES, Column, Layout, Recipe, RowSpan
 from ray_h5.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-__all__ = ["CLASSES", "CLASS_OFFSET", "WORKLOADS", "Column", "Workload", "cached_folder", "make_workload"]
-
-CLASSES = 4
-"""Values of the `target` column of `signals`: 0 .. CLASSES - 1."""
-
-CLASS_OFFSET = 1.5
-"""What class c adds to channel c of `fhr_st` at each time step where `target` is c."""
-
-_STEPS = 300
-_ROWS_PER_PATIENT = 20
-_SUBJECTS_A_FILE = 25
-
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a workload.
-
-    Parameters
-    ----------
-    name
-        Path of the HDF5 dataset in its file.
-    shape
-        Shape of one row.
-    dtype
-        A numpy dtype string, or "str" for variable-length UTF-8.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row, decoded."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+__all__ = ["Workload", "cached_folder", "make_workload"]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Files on disk and what is in them.
+    """Files on disk, and their columns and layouts.
 
     Parameters
     ----------
     name
-        Name in `WORKLOADS`.
+        Name in `RECIPES`.
     paths
         The files, in order.
     rows
-        Rows of all files together; each file has the same number.
+        Rows of all files together; all files have the same number.
     columns
         The columns of every file.
     layouts
-        How each file is stored.
+        The layout of each file.
     """
 
     name: str
@@ -92,194 +55,21 @@ class Workload:
         return sum(column.row_bytes for column in self.columns if column.name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Rows `first` to `stop` of file number `file`, which has `file_rows` rows."""
-
-    file: int
-    first: int
-    stop: int
-    file_rows: int
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.stop - self.first
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the columns of one file are stored: rows a chunk (None: contiguous) and the filter pipeline."""
-
-    chunk_rows: int | None = None
-    pipeline: str = "none"
-    libver: str | None = None
-
-    def dataset_options(self, column: Column, rows: int) -> dict[str, Any]:
-        """Return the arguments of ``create_dataset`` for a column."""
-        options: dict[str, Any] = {
-            "shape": (rows, *column.shape),
-            "dtype": h5py.string_dtype("utf-8") if column.dtype == "str" else column.dtype,
-        }
-        if self.chunk_rows is not None:
-            options |= {"chunks": (self.chunk_rows, *column.shape), "maxshape": (None, *column.shape)}
-        return options | _pipeline_options(self.pipeline)
-
-
-def _pipeline_options(pipeline: str) -> dict[str, Any]:
-    import hdf5plugin
-
-    makers: dict[str, Callable[[], Mapping[str, Any]]] = {
-        "none": dict,
-        "lzf": lambda: {"compression": "lzf"},
-        "shuffle+gzip": lambda: {"shuffle": True, "compression": "gzip", "compression_opts": 4},
-        "shuffle+gzip1": lambda: {"shuffle": True, "compression": "gzip", "compression_opts": 1},
-        "shuffle+lzf": lambda: {"shuffle": True, "compression": "lzf"},
-        "shuffle+zstd": lambda: {"shuffle": True, **hdf5plugin.Zstd(clevel=3)},
-        "blosc": lambda: hdf5plugin.Blosc(cname="lz4", clevel=5, shuffle=hdf5plugin.Blosc.SHUFFLE),
-        "lz4": hdf5plugin.LZ4,
-        "bitshuffle": lambda: hdf5plugin.Bitshuffle(cname="lz4"),
-    }
-    return dict(makers[pipeline]())
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a workload is made: sizes, a layout a file, and the function that draws a span of its rows.
-
-    `version` goes into the name of the cached folder: raise it with every change of what is written.
-    """
-
-    version: int
-    layouts: tuple[Layout, ...]
-    file_rows: int
-    columns: tuple[Column, ...]
-    draw: Callable[[np.random.Generator, Span], Arrays]
-    rows_per_write: int = 50
-
-
-def _held(
-    rng: np.random.Generator, drawn: np.ndarray[Any, Any], mean_stretch: float
-) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Hold values of `drawn` (rows, steps) for stretches of `mean_stretch` steps in the mean."""
-    starts = rng.random(drawn.shape) < 1 / mean_stretch
-    starts[:, 0] = True
-    last_start = np.maximum.accumulate(np.where(starts, np.arange(drawn.shape[1]), 0), axis=1)
-    return np.take_along_axis(drawn, last_start, axis=1).astype(np.float32)
-
-
-def _draw_signals(rng: np.random.Generator, span: Span) -> Arrays:
-    rows = span.rows
-    target = _held(rng, rng.integers(0, CLASSES, (rows, _STEPS)), 40)
-    arrays: Arrays = {
-        column.name: rng.standard_normal((rows, *column.shape), dtype=np.float32)
-        for column in _SIGNALS_COLUMNS
-        if column.name.startswith(("fhr", "up"))
-    }
-    # The relation that a model can learn: a channel a class, and noise in all the others.
-    is_class = target[:, None, :] == np.arange(CLASSES)[:, None]
-    arrays["fhr_st"][:, :CLASSES] += np.float32(CLASS_OFFSET) * is_class
-    patients = max(1, span.file_rows // _ROWS_PER_PATIENT)
-    patient = span.file * patients + np.arange(span.first, span.stop) * patients // span.file_rows + 1
-    return arrays | {
-        "target": target,
-        "weight": _held(rng, rng.random((rows, _STEPS)) < 0.9, 60),
-        "epoch": rng.integers(0, 60, rows).astype(np.float32),
-        "cs_label": (rng.random(rows) < 0.3).astype(np.uint8),
-        "bg_label": (rng.random(rows) < 0.1).astype(np.uint8),
-        "guid": np.array([f"patient_{number:04d}" for number in patient], dtype=object),
-    }
-
-
-def _draw_flat(rng: np.random.Generator, span: Span) -> Arrays:
-    shape = (span.rows, *_IMAGE_COLUMNS[0].shape)
-    return {
-        "image_u1": rng.integers(0, 256, shape, dtype=np.uint8),
-        "image_f4": rng.standard_normal(shape, dtype=np.float32),
-    }
-
-
-def _draw_wide(rng: np.random.Generator, span: Span) -> Arrays:
-    rows = span.rows
-    row = np.arange(span.first, span.stop)
-    return {
-        "subject": (span.file * _SUBJECTS_A_FILE + row * _SUBJECTS_A_FILE // span.file_rows).astype(np.int32),
-        "time": row.astype(np.float64) / 250,
-        "label": rng.integers(0, 10, rows).astype(np.uint8),
-        "quality": rng.random(rows, dtype=np.float32),
-        "session": rng.integers(0, 4, rows).astype(np.uint8),
-        "site": rng.integers(0, 7, rows).astype(np.uint8),
-        "valid": rng.random(rows) < 0.9,
-        "score": rng.standard_normal(rows, dtype=np.float32),
-        "vector": np.round(rng.standard_normal((rows, 64), dtype=np.float32), 2),
-    }
-
-
-def _draw_images(rng: np.random.Generator, span: Span) -> Arrays:
-    # Photographs in one respect: neighbours are alike, and the last bits are noise.
-    coarse = rng.random((span.rows, 3, 8, 8), dtype=np.float32)
-    smooth = np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3)
-    grey = (smooth * 224 + rng.integers(0, 32, smooth.shape)).astype(np.uint8)
-    return {"image_u1": grey, "image_f4": grey.astype(np.float32) / np.float32(255)}
-
-
-_SIGNALS_COLUMNS = (
-    Column("fhr", (4800,), "f4"),
-    Column("up", (4800,), "f4"),
-    Column("fhr_st", (43, _STEPS), "f4"),
-    Column("fhr_ph", (44, _STEPS), "f4"),
-    Column("fhr_up_ph", (130, _STEPS), "f4"),
-    Column("target", (_STEPS,), "f4"),
-    Column("weight", (_STEPS,), "f4"),
-    Column("epoch", (), "f4"),
-    Column("cs_label", (), "u1"),
-    Column("bg_label", (), "u1"),
-    Column("guid", (), "str"),
-)
-_WIDE_COLUMNS = (
-    Column("subject", (), "i4"),
-    Column("time", (), "f8"),
-    Column("label", (), "u1"),
-    Column("quality", (), "f4"),
-    Column("session", (), "u1"),
-    Column("site", (), "u1"),
-    Column("valid", (), "?"),
-    Column("score", (), "f4"),
-    Column("vector", (64,), "f4"),
-)
-_IMAGE_COLUMNS = (Column("image_u1", (3, 64, 64), "u1"), Column("image_f4", (3, 64, 64), "f4"))
-
-PIPELINES = ("none", "shuffle+gzip", "shuffle+lzf", "shuffle+zstd", "blosc", "lz4", "bitshuffle")
-"""The filter pipelines of `images`, each with 16 and with 128 rows a chunk."""
-
-_IMAGE_LAYOUTS = tuple(Layout(chunk_rows, pipeline) for pipeline in PIPELINES for chunk_rows in (16, 128))
-
-WORKLOADS: Mapping[str, Recipe] = MappingProxyType(
-    {
-        "flat": Recipe(1, (Layout(),), 2048, _IMAGE_COLUMNS, _draw_flat),
-        "images": Recipe(1, _IMAGE_LAYOUTS, 2048, _IMAGE_COLUMNS, _draw_images, rows_per_write=128),
-        "signals": Recipe(1, (Layout(1, "lzf", "latest"),) * 4, 1000, _SIGNALS_COLUMNS, _draw_signals),
-        "wide": Recipe(1, (Layout(1024, "shuffle+gzip1"),) * 16, 62_500, _WIDE_COLUMNS, _draw_wide, 8192),
-    }
-)
-"""The workloads that there are, by name."""
-
-
 def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed: int = 0) -> Workload:
-    """Return a workload, making its files unless an earlier call left them.
+    """Return a workload; make its files unless an earlier call has made them.
 
-    In `signals`, class c of `target` raises channel c of `fhr_st` by `CLASS_OFFSET` standard deviations at
-    the same time steps, so a model can learn `target` from `fhr_st`; all else is independent noise.
-    `target` (class ids) and `weight` (1 where valid, else 0) are held for stretches of time; patients
-    (`guid`) have 20 rows each, side by side in one file; `epoch` is 0 .. 59.
+    In `signals`, class c of `target` raises channel c of `fhr_st` by `CLASS_OFFSET` standard deviations at the same
+    time steps, so a model can learn `target` from `fhr_st`. All other values are independent noise. `target` (class
+    ids) and `weight` (1 where valid, else 0) stay the same for many time steps. Each patient (`guid`) has 20
+    neighbouring rows in one file. `epoch` is 0 .. 59.
 
     Parameters
     ----------
     name
-        A key of `WORKLOADS`.
+        A key of `RECIPES`.
     folder
-        Where workloads are kept, each in a folder of its own; by default a folder of this user below the
-        system's temporary one.
+        The folder of the workloads, each in a folder of its own; by default a folder of this user below the system's
+        temporary folder.
     size
         Scales the rows of each file.
     seed
@@ -292,11 +82,11 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
     Raises
     ------
     OptionError
-        If there is no workload of that name.
+        If no workload has that name.
     """
-    if name not in WORKLOADS:
-        raise OptionError(f"no workload {name!r}: expected one of {', '.join(sorted(WORKLOADS))}")
-    recipe = WORKLOADS[name]
+    if name not in RECIPES:
+        raise OptionError(f"no workload {name!r}: expected one of {', '.join(sorted(RECIPES))}")
+    recipe = RECIPES[name]
     file_rows = max(1, round(recipe.file_rows * size))
     file_names = [f"{name}_{number}.h5" for number in range(len(recipe.layouts))]
 
@@ -311,9 +101,9 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
 
 
 def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) -> str:
-    """Return the folder `key` below `folder`, calling `write` on a temporary one first if it is not there.
+    """Return the folder `key` below `folder`; if it does not exist, let `write` fill it first.
 
-    What is at the returned path is always complete: it gets its name only after `write` has returned.
+    The returned folder is always complete: it gets its name only after `write` has returned.
     """
     parent = Path(folder or os.path.join(tempfile.gettempdir(), f"ray-h5-bench-{os.getuid()}")).absolute()
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -327,7 +117,7 @@ def cached_folder(folder: str | None, key: str, write: Callable[[str], None]) ->
         try:
             staged.rename(target)
         except OSError:
-            # Another process was quicker; its files are as good.
+            # Another process has made the same folder meanwhile.
             if not target.is_dir():
                 raise
     return str(target)
@@ -341,7 +131,7 @@ def _write_file(path: str, recipe: Recipe, number: int, rows: int, rng: np.rando
             for column in recipe.columns
         }
         for first in range(0, rows, recipe.rows_per_write):
-            span = Span(number, first, min(first + recipe.rows_per_write, rows), rows)
+            span = RowSpan(number, first, min(first + recipe.rows_per_write, rows), rows)
             for name, array in recipe.draw(rng, span).items():
                 datasets[name][span.first : span.stop] = array
     # Otherwise the kernel writes a gigabyte to the disk while the first turns are timed.

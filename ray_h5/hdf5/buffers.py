@@ -1,4 +1,4 @@
-"""Memory for what is read."""
+"""Memory for the arrays that reads return."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _ENDLESS = 1 << 63
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an uninitialised C-contiguous array.
 
-    Large ones come from Arrow's memory pool, which hands out again what it got back. numpy maps
-    fresh pages for each, and touching those for the first time costs as much as reading a file
-    that is in the page cache (measured: 2.5 against 5.0 GB/s).
+    Large arrays come from Arrow's memory pool, which reuses freed memory. numpy maps new pages for each
+    array, and the first access to these costs as much as reading a file from the page cache (measured:
+    2.5 instead of 5.0 GB/s).
     """
     nbytes = math.prod(shape) * dtype.itemsize
     try:
         if dtype.hasobject or not _POOLED_BYTES <= nbytes < _ENDLESS:
             return np.empty(shape, dtype)
-        import pyarrow as pa  # here: transforms of a few values do without it
+        import pyarrow as pa  # imported here: transforms of a few values do not need it
 
         return np.frombuffer(pa.allocate_buffer(nbytes), dtype).reshape(shape)
     except (MemoryError, ValueError) as exc:  # pyarrow's error is a MemoryError too; numpy calls some shapes too big
         raise OutOfMemoryError(
-            f"cannot have the memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
+            f"no memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at once; "
             "where one row takes that much, its column may be damaged: leave it out with columns=[...]."
         ) from exc
 

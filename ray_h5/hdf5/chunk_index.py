@@ -1,4 +1,4 @@
-"""Where the chunks of a column are: built once a file and column, checked before it is used."""
+"""The chunk index: where the chunks of a column are. It is built once for a file and column, and checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5.layout import ColumnLayout
 
 MAX_CHUNK_BYTES = 1 << 32
-"""HDF5's own limit for a chunk; a header that claims more is damaged."""
+"""HDF5's own limit for a chunk; a header with a larger one is damaged."""
 
 UNALLOCATED = -1
 """Offset of a chunk that was never written."""
@@ -37,9 +37,9 @@ class ChunkGrid:
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ChunkGrid:
-        """Return the grid of a column; one that is not chunked is one chunk."""
+        """Return the grid of a column. A column that is not chunked has one chunk."""
         chunk_shape = layout.chunk_shape or layout.shape
-        # A type that is itself an array adds axes to a row that chunks do not have.
+        # An array type adds axes to the rows. Chunks do not have these axes.
         return cls(layout.shape[: len(chunk_shape)], chunk_shape)
 
     @property
@@ -49,7 +49,7 @@ class ChunkGrid:
 
     @property
     def per_row(self) -> int:
-        """Chunks that one row is spread over."""
+        """Number of chunks that contain a part of one row."""
         return math.prod(self.counts[1:])
 
     @property
@@ -58,7 +58,7 @@ class ChunkGrid:
         return self.chunk_shape[0]
 
     def numbers(self, along: np.ndarray) -> np.ndarray:
-        """Return the numbers of all chunks that lie at some places along the first axis, counted in chunks."""
+        """Return the numbers of all chunks at positions `along` of the first axis, counted in chunks."""
         return (along[:, None] * self.per_row + np.arange(self.per_row)).reshape(-1)
 
     def first_row(self, number: int) -> int:
@@ -66,19 +66,19 @@ class ChunkGrid:
         return number // self.per_row * self.chunk_rows
 
     def corners(self, numbers: np.ndarray) -> list[tuple[int, ...]]:
-        """Return where chunks begin along each axis."""
+        """Return the first index of each chunk along each axis."""
         cells = np.unravel_index(numbers, self.counts)
         axes = [(cell * size).tolist() for cell, size in zip(cells, self.chunk_shape, strict=True)]
         return list(zip(*axes, strict=True))
 
     def slices(self, number: int) -> tuple[slice, ...]:
-        """Return what chunk `number` covers of the axes after the first."""
+        """Return the slices of the axes after the first that chunk `number` covers."""
         cells = np.unravel_index(number % self.per_row, self.counts[1:]) if self.counts[1:] else ()
         extents = zip(cells, self.chunk_shape[1:], self.shape[1:], strict=True)
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in extents)
 
     def sticks_out(self, numbers: np.ndarray) -> np.ndarray:
-        """Tell which chunks stick out over the end of an axis."""
+        """Return for each chunk whether it extends past the end of an axis."""
         found = np.zeros(len(numbers), bool)
         cells = np.unravel_index(numbers, self.counts)
         for cell, size, length in zip(cells, self.chunk_shape, self.shape, strict=True):
@@ -95,7 +95,8 @@ class ChunkIndex:
     numbers, offsets, sizes : numpy.ndarray
         int64: number in the grid, place in the file in bytes, stored size in bytes.
     masks : numpy.ndarray
-        uint32 filter masks. Of partial chunks that are left unfiltered, which no mask in the file says, all bits.
+        uint32 filter masks. Partial chunks may be unfiltered although their mask in the file is 0: all bits are set
+        here.
     """
 
     numbers: np.ndarray
@@ -104,7 +105,7 @@ class ChunkIndex:
     masks: np.ndarray
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return offsets, sizes and masks of chunks; an offset is `UNALLOCATED` where there is none."""
+        """Return offsets, sizes and masks of chunks; the offset of a missing chunk is `UNALLOCATED`."""
         if not len(self.numbers):
             nothing = np.zeros(len(numbers), np.int64)
             return nothing + UNALLOCATED, nothing, nothing.astype(np.uint32)
@@ -114,7 +115,7 @@ class ChunkIndex:
         return offsets, self.sizes[at], self.masks[at]
 
     def find(self, numbers: np.ndarray) -> np.ndarray:
-        """Return at which positions of the arrays chunks are, of those that there are."""
+        """Return the positions of chunks in the arrays. Missing chunks are left out."""
         at = np.searchsorted(self.numbers, numbers)
         found = at < len(self.numbers)
         found[found] = self.numbers[at[found]] == numbers[found]
@@ -124,7 +125,7 @@ class ChunkIndex:
 def corrupt_chunk(
     path: str, layout: ColumnLayout, number: int, offset: int | None, size: int, reason: str
 ) -> CorruptChunkError:
-    """Return the error that says which chunk is damaged, where it is if that is known, and how."""
+    """Return the error for a damaged chunk: which one, its place if that is known, and the reason."""
     grid = ChunkGrid.of(layout)
     first = grid.first_row(number)
     last = min(first + grid.chunk_rows, layout.num_rows) - 1
@@ -149,15 +150,15 @@ def build_chunk_index(
     path : str
         The file, for messages.
     file_bytes : callable
-        Returns the size of the file; it is called after the chunks were listed.
+        Returns the size of the file. It is called after the chunks were listed: a writer may add to the file.
     swmr : bool
-        Whether a writer may have added rows since `layout` was made; their chunks are left out.
+        Whether a writer may have added rows since `layout` was made. Their chunks are left out.
 
     Raises
     ------
     CorruptFileError
-        If the list cannot be true: a chunk off the grid, listed twice, past the end of the file,
-        or lying over another one.
+        If the list cannot be true: a chunk is off the grid, listed twice, past the end of the file,
+        or overlaps another one.
     """
     grid = ChunkGrid.of(layout)
     found = _listed(dataset)
@@ -175,7 +176,7 @@ def build_chunk_index(
 def unfiltered_chunks(
     dataset: h5py.Dataset, layout: ColumnLayout, numbers: np.ndarray, sizes: np.ndarray, masks: np.ndarray
 ) -> np.ndarray:
-    """Tell which chunks were left unfiltered because they are partial, whatever their masks say.
+    """Return for each chunk whether it was left unfiltered because it is partial. Its mask does not say so.
 
     Parameters
     ----------
@@ -184,12 +185,12 @@ def unfiltered_chunks(
     layout : ColumnLayout
         Its column.
     numbers, sizes, masks : numpy.ndarray
-        Of the chunks, as in `ChunkIndex`.
+        As in `ChunkIndex`.
 
     Returns
     -------
     numpy.ndarray
-        bool, one a chunk.
+        One bool for each chunk.
     """
     may_be = (sizes == layout.chunk_bytes) & (masks == 0) & bool(layout.pipeline.steps)
     if may_be.any():
@@ -198,16 +199,17 @@ def unfiltered_chunks(
 
 
 def _leaves_partial_chunks(dataset: h5py.Dataset, item_bytes: int) -> bool:
-    """Tell whether the partial chunks of a dataset are unfiltered (H5Pset_chunk_opts), which h5py does not say.
+    """Return whether the partial chunks of a dataset are unfiltered (H5Pset_chunk_opts). h5py has no call for that.
 
-    libhdf5 is asked to read such a chunk from a dataset in memory, made as that one is.
+    Instead, a dataset with the same creation properties is made in memory. Its partial chunk is zeros, and its filter
+    is deflate: libhdf5 can only read the chunk if it takes it as unfiltered.
     """
     made, chunk_shape, dtype = dataset.id.get_create_plist(), dataset.chunks, np.dtype(f"V{item_bytes}")
     longest = int(np.argmax(chunk_shape))
     shape = tuple(length - (axis == longest) for axis, length in enumerate(chunk_shape))
     made.remove_filter(h5py.h5z.FILTER_ALL)
     made.set_deflate(1)
-    made.set_fill_value(np.zeros((), dtype))  # its own is of another type
+    made.set_fill_value(np.zeros((), dtype))  # the one in `made` has another type
     with h5py.File.in_memory(libver="latest") as file:
         space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED,) * len(shape))
         alike = h5py.h5d.create(file.id, b"x", h5py.h5t.py_create(dtype), space, dcpl=made)
@@ -216,12 +218,12 @@ def _leaves_partial_chunks(dataset: h5py.Dataset, item_bytes: int) -> bool:
         try:
             alike.read(h5py.h5s.create_simple(one), space, np.empty(one, dtype))
         except OSError:
-            return False  # zeros are no deflate stream
+            return False  # libhdf5 tried to inflate the zeros
     return True
 
 
 def check_chunk_list(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: Callable[[], int]) -> None:
-    """Check what can be true of a list of chunks that are not listed under their own coordinates.
+    """Check sizes and places of chunks that libhdf5 lists under the coordinates of other chunks.
 
     Parameters and errors as in `build_chunk_index`.
     """
@@ -232,7 +234,7 @@ def check_chunk_list(dataset: h5py.Dataset, layout: ColumnLayout, path: str, fil
 
 
 def _listed(dataset: h5py.Dataset) -> list[h5py.h5d.StoreInfo]:
-    """Return the chunks that libhdf5 lists, but for those that were never written."""
+    """Return the chunks that libhdf5 lists, without those that were never written."""
     found: list[h5py.h5d.StoreInfo] = []
     dataset.id.chunk_iter(found.append)
     return [chunk for chunk in found if chunk.byte_offset is not None]
@@ -251,14 +253,14 @@ class _Checks:
     def index(self, chunks: list[h5py.h5d.StoreInfo]) -> ChunkIndex:
         offsets, sizes = self.extents(chunks)
         numbers = self._numbers([chunk.chunk_offset for chunk in chunks])
-        # libhdf5 searches what it lists, and misses what is not in its place.
+        # libhdf5 looks chunks up by a binary search, and does not find one that is out of order.
         self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice, or out of its order")
         masks = np.array([chunk.filter_mask for chunk in chunks], np.uint32)
         return ChunkIndex(numbers, offsets, sizes, masks)
 
     def extents(self, chunks: list[h5py.h5d.StoreInfo]) -> tuple[np.ndarray, np.ndarray]:
-        """Return where chunks are and how large, once they are known to lie in the file, side by side."""
-        # Python integers as long as the values are not checked: a damaged file can say anything.
+        """Return offsets and sizes of chunks; raise unless they are in the file and do not overlap."""
+        # Python integers until the values are checked: in a damaged file they may not fit into int64.
         last = max(chunks, key=lambda chunk: chunk.byte_offset + chunk.size, default=None)
         if last is not None:
             self._demand(
@@ -271,7 +273,7 @@ class _Checks:
         self._demand(bool(np.all(sizes < MAX_CHUNK_BYTES)), "a stored chunk of more than 4 GiB")
         by_offset = np.argsort(offsets)
         ends = (offsets + sizes)[by_offset]
-        self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that lie over each other")
+        self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that overlap")
         return offsets, sizes
 
     def _numbers(self, corners: list[tuple[int, ...]]) -> np.ndarray:

@@ -1,58 +1,33 @@
-"""What a file holds, as frozen values that pickle, print and compare."""
+"""Layouts of files and columns, as frozen values that pickle, print and compare."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import os
+from ray_h5.storage.byte_source import FileIdentity
 
 Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list"]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
-_BLOSC_CODECS = {
-    "blosc": ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"),
-    "blosc2": ("blosclz", "lz4", "lz4hc", "unused", "zlib", "zstd"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """What tells one state of a file from another.
-
-    The device number is left out on purpose: the same file on a network mount has another one on
-    each node.
-    """
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-
-    @classmethod
-    def of(cls, stat: os.stat_result) -> FileIdentity:
-        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-
-
 SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]
-"""Other files that values come from, and their states; None for one that is not there."""
+"""Other files that values come from, and their states; None for a missing file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """The state of a file, and of other files that columns of it come from.
+    """The state of a file, and of the other files that its columns come from.
 
     Attributes
     ----------
     identity : FileIdentity
-        Of the file.
+        State of the file.
     sources : mapping of str to SourceStates
-        The sources of columns, by column; those of other columns may be in any state.
+        The sources of columns, by column. Sources of other columns may be in any state.
     """
 
     identity: FileIdentity
@@ -67,25 +42,10 @@ class FilterStep:
     name: str
     client_data: tuple[int, ...] = ()
 
-    @property
-    def described(self) -> str:
-        """Its name, and what tells how hard it tried: "deflate 4", "blosc lz4 5"."""
-        data = self.client_data
-        if self.name in {"deflate", "zstd"} and data:
-            level = data[0] - (data[0] >> 31 << 32)  # Zstandard has levels below zero
-            return f"{self.name} {level}"
-        if self.name in _BLOSC_CODECS and len(data) > 6:
-            codecs = _BLOSC_CODECS[self.name]
-            codec = codecs[data[6]] if data[6] < len(codecs) else f"codec {data[6]}"
-            return f"{self.name} {codec} {data[4]}"
-        if self.name == "bitshuffle" and len(data) > 4:
-            return {2: "bitshuffle lz4", 3: "bitshuffle zstd"}.get(data[4], self.name)
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
 class FilterPipeline:
-    """The filters that a chunk went through when it was written, in that order."""
+    """The filters that were applied to a chunk when it was written, in that order."""
 
     steps: tuple[FilterStep, ...] = ()
 
@@ -94,7 +54,7 @@ class FilterPipeline:
 
     @property
     def all_skipped(self) -> int:
-        """The filter mask of a chunk that went through none of them."""
+        """The filter mask of a chunk to which none of them was applied."""
         return (1 << len(self.steps)) - 1
 
 
@@ -107,12 +67,13 @@ class ColumnLayout:
     name : str
         Path of the dataset below the group.
     kind : {"number", "bool", "string", "time", "binary", "struct", "list"}
-        What a value is. Values are delivered as h5py delivers them: strings as object arrays of
+        Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
         bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
         ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
         object arrays of arrays ("list").
     shape : tuple of int
-        Shape of the dataset, and of an array type if it has one; the first axis is the row axis.
+        Shape of the dataset, followed by the shape of its array type if it has one. The first axis
+        is the row axis.
     stored_dtype : numpy.dtype
         dtype of the bytes in the file; big-endian if the file says so.
     storage : str
@@ -128,21 +89,21 @@ class ColumnLayout:
     element : numpy.dtype, optional
         For arrays of varying length: dtype of their elements.
     enum : tuple of (str, int)
-        For enums: what their integers are called; those of a field begin with its name.
+        For enums: the names of their integers. Those of a field begin with its name.
     item_bytes : int
-        Size of a value in the file; 0 where it is not known.
+        Size of a value in the file; 0 if it is not known.
     lists_its_chunks : bool
-        Whether libhdf5 tells rightly which chunks there are.
+        Whether libhdf5 lists the chunks under their own coordinates.
     user_block : int
-        Size of what lies before the HDF5 part of its file, in bytes. Whether it is counted in the
-        offsets of chunks differs between versions of libhdf5.
+        Size of the user block, which is before the HDF5 part of the file, in bytes. Versions of
+        libhdf5 differ in whether offsets of chunks include it.
     sources : tuple of (str, FileIdentity or None)
-        Other files that the values come from: behind external links, of a virtual dataset, or
-        external storage. None: there is no such file, and if there were, values would come from it.
+        Other files that the values come from, through external links, virtual datasets or external
+        storage. None is a missing file; it is used once it exists.
     direct : bool
         Whether this package decodes the bytes itself; otherwise h5py does.
     odd_type : str
-        For numbers and booleans whose type in the file numpy does not have: that type, in words.
+        For numbers and booleans of a type that numpy does not have: a description of that type.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
@@ -168,7 +129,7 @@ class ColumnLayout:
 
     @property
     def where(self) -> str:
-        """File and column, as messages begin."""
+        """File and column, for the beginning of a message."""
         return f"{self.path}: column {self.name!r}" if self.path else f"column {self.name!r}"
 
     @property
@@ -181,7 +142,7 @@ class ColumnLayout:
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype that a read delivers: the stored one in native byte order."""
+        """Dtype of the values that a read returns: the stored one in native byte order."""
         return self.stored_dtype.newbyteorder("=")
 
     @property
@@ -190,7 +151,7 @@ class ColumnLayout:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are fetched and decoded together; 1 where each row can be had alone."""
+        """Rows that are fetched and decoded together; 1 if each row can be read alone."""
         return self.chunk_shape[0] if self.chunk_shape else 1
 
     @property
@@ -210,13 +171,14 @@ class FileLayout:
     group : str
         The group that column names are relative to.
     identity : FileIdentity
-        The state of the file that was looked at.
+        The state of the file that was read.
     columns : mapping of str to ColumnLayout
-        What can be read.
+        The columns that can be read.
     refused : mapping of str to Exception
-        What cannot be read, and the error that reading it raises.
+        The columns that cannot be read, and the error that reading each raises.
     sought : SourceStates
-        Other files that decide which columns there are: those on the way to groups, and to what cannot be read.
+        Other files that decide which columns there are: those that links to groups lead to, and those of columns that
+        cannot be read.
     """
 
     path: str

@@ -1,6 +1,6 @@
-"""Open files of this process, kept for the next read.
+"""The open files of this process, in a bounded cache.
 
-A handle belongs to the process that opened it: after a fork the child starts with none, and a
+An open file belongs to the process that opened it: after a fork the cache of the child is empty, and a
 pickled `RowReader` opens its own.
 """
 
@@ -10,55 +10,56 @@ import contextlib
 import os
 import resource
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import h5py
 
 from ray_h5.errors import RayH5Error, StaleIndexError
-from ray_h5.hdf5.checks.changes import check_identity, check_same_sources, check_sources_now
+from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
 from ray_h5.hdf5.checks.chunks import ChunkGuard
 from ray_h5.hdf5.checks.sources import SourceGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, SourceStates
-from ray_h5.hdf5.metadata.access import Access, ExternalPolicy, identity_now
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
+from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.links import Sources
-from ray_h5.hdf5.metadata.opening import check_regular_file, open_h5, translated
+from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
-from ray_h5.hdf5.source import LocalFile
+from ray_h5.lru import LRU
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import LocalFile, check_regular_file, identity_now
 
 MAX_OPEN_FILES = 64
-"""Files kept per process. Each costs a descriptor; the usual limit is 1024. Of a lower one they take a quarter."""
+"""Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
+quarter of them."""
 
 MAX_INDEX_BYTES = 256 << 20
-"""What the chunk indexes of the files kept may take, 28 bytes a chunk. That of the file used last is kept anyhow."""
+"""Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 
 class OpenFile:
-    """One file: its layout and chunk indexes, found when first needed, and its bytes.
+    """One file: its bytes, and its layout and chunk indexes, which are read when first needed.
 
     It holds a descriptor of its own. libhdf5 has the file open only inside `library`.
 
-    With `swmr`, a writer may have it open and add rows: the file is as it was when its columns were
-    described, and is told from another one by its inode alone.
+    With `swmr`, a writer may have it open and add rows. The columns stay as they were when they were
+    described. Size and times then change all the time, so the inode alone identifies the file.
     """
 
     def __init__(self, access: Access) -> None:
         self.path = path = access.path
-        self._access = access
+        self.access = access
         self._lock = threading.RLock()
         with open_h5(path, access.swmr) as file:
-            # A descriptor of our own: one that libhdf5 opened would carry its lock along.
-            with translated(path):
-                self.source = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.source.stat()):
+            # A descriptor of our own: that of libhdf5 holds its lock on the file.
+            self.byte_source = LocalFile.open(path)
+            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.byte_source.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
-        self.identity = self.source.identity()
+        self.identity = self.byte_source.identity()
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
@@ -68,15 +69,15 @@ class OpenFile:
 
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
-        """Lend libhdf5's view of the file."""
-        opened = OpenLibrary(self._access, self.identity)
+        """Yield libhdf5's view of the file; close it at the end."""
+        opened = OpenLibrary(self.access, self.identity)
         try:
             yield opened
         finally:
             opened.close()
 
     def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
-        """Return the layout of column `name`, or raise why it cannot be read."""
+        """Return the layout of column `name`; raise the error that says why it cannot be read."""
         with self._lock:
             if name not in self._columns:
                 self._columns[name] = library.tree.column(name)
@@ -92,24 +93,24 @@ class OpenFile:
                 self._listed = tuple(listed)
                 self._columns.update(listed)
                 self._refused = {name: _fresh(error) for name, error in refused.items()}
-            # Columns may also have been asked for by names that are not in the list: "/x" is "x".
+            # `_columns` can have more names than the listing: "/x" is another name of "x".
             columns = {name: self._columns[name] for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
             sought = tuple(self._sought.items())
-            return FileLayout(self.path, self._access.group, self.identity, columns, refused, sought)
+            return FileLayout(self.path, self.access.group, self.identity, columns, refused, sought)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
-        """Return what the values of columns take in the file."""
+        """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
             return {name: int(library.dataset(name).id.get_storage_size()) for name in names}
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
-        """Return what the file says of the values of columns."""
+        """Return what the file says about the values of columns."""
         with self.library() as library:
             return {name: notes_of(library.dataset(name)) for name in names}
 
     def reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
-        """Return what reads column `name`."""
+        """Return the reader of column `name`."""
         with self._lock:
             if name not in self._readers:
                 layout = self.column(name, library)
@@ -117,17 +118,20 @@ class OpenFile:
             return self._readers[name]
 
     def check_unchanged(self, names: Iterable[str]) -> None:
-        """Raise if the file, or another that these columns come from, is not as when it was described."""
-        check_identity(self.path, self.identity, self.source.identity(), swmr=self._access.swmr)
+        """Raise if the file, or another one that these columns come from, has changed since it was described."""
+        check_identity(self.path, self.identity, self.byte_source.identity(), swmr=self.access.swmr)
         for name in names:
-            check_sources_now(self.path, name, self._columns[name].sources, swmr=self._access.swmr)
+            check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
 
     def check_sources(self, name: str, expected: SourceStates) -> None:
-        """Raise unless the sources of a column are in some states: as it was described, or, if it was not, now."""
+        """Raise unless the sources of a column have the expected states.
+
+        Their states are those at the time when the column was described, or now if it was not described yet.
+        """
         if name in self._columns:
-            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self._access.swmr)
+            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self.access.swmr)
         else:
-            check_sources_now(self.path, name, expected, swmr=self._access.swmr)
+            check_sources_now(self.path, name, expected, swmr=self.access.swmr)
 
     def sources(self) -> dict[str, SourceStates]:
         """Return the sources of the columns described so far."""
@@ -135,20 +139,23 @@ class OpenFile:
             return {name: layout.sources for name, layout in self._columns.items()}
 
     def is_current(self) -> bool:
-        """Tell whether what is known of files behind links still holds."""
+        """Return whether the other files that columns come from are unchanged."""
         with self._lock:
             sources = {*self._sought.items(), *(each for layout in self._columns.values() for each in layout.sources)}
         try:
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:
-            return False  # opened again, it says so of the columns that this concerns
+            return False  # the file is opened again, and reports the error for the columns concerned
+
+    def _size(self) -> int:
+        return self.byte_source.stat().st_size
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
         if layout.storage == "chunked":
             dataset = library.dataset(layout.name)
-            index = self._index(self.path, dataset, layout, lambda: self.source.stat().st_size)
-        return DirectColumn(self.path, layout, self.source, index)
+            index = self._index(self.path, dataset, layout, self._size)
+        return DirectColumn(self.path, layout, self.byte_source, index)
 
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         if layout.sources or layout.storage == "virtual":
@@ -156,8 +163,8 @@ class OpenFile:
             return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
         if layout.storage != "chunked":
             return H5pyColumn(self.path, layout)
-        source = None if layout.user_block else self.source
-        guard = self._guard(self.path, library.dataset(layout.name), layout, source, lambda: self.source.stat().st_size)
+        source = None if layout.user_block else self.byte_source
+        guard = self._guard(self.path, library.dataset(layout.name), layout, source, self._size)
         return H5pyColumn(self.path, layout, guard.check)
 
     def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard:
@@ -176,17 +183,18 @@ class OpenFile:
         else:
             with translated(path, f"listing the chunks of column {layout.name!r}"):
                 check_chunk_list(dataset, layout, path, size)
-        return ChunkGuard(path, layout, source, index, remembers=not self._access.swmr)
+        return ChunkGuard(path, layout, source, index, remembers=not self.access.swmr)
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
-            index = build_chunk_index(dataset, layout, path, size, self._access.swmr)
+            index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
+        _files.measure(self.access, self)
         return index
 
 
 class OpenLibrary:
-    """A file as libhdf5 sees it, opened when first asked for."""
+    """libhdf5's view of a file. It is opened when first needed."""
 
     def __init__(self, access: Access, identity: FileIdentity) -> None:
         self._access = access
@@ -218,89 +226,41 @@ class OpenLibrary:
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:
-    """Return an error that says the same, and holds no frame of where it was raised."""
+    """Return a copy of an error without its traceback, whose frames would keep datasets open."""
     fresh = type(error)(*error.args)
     fresh.__dict__.update(error.__dict__)
     return fresh
 
 
 def _max_open() -> int:
-    """Return how many files may be kept: a part of the descriptors that this process may have."""
+    """Return how many files the cache may hold: at most a quarter of the descriptors of this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, limit // 4))
 
 
-class _Handles:
-    """The bounded cache, least recently used first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: OrderedDict[Access, OpenFile] = OrderedDict()
-
-    def get(self, access: Access) -> OpenFile:
-        # With swmr too: a reader made after rows were added finds them.
-        found = FileIdentity.of(check_regular_file(access.path))
-        with self._lock:
-            opened = self._open.get(access)
-        # Not under the lock: a source may be on a mount that does not answer.
-        if opened is None or opened.identity != found or not opened.is_current():
-            opened = OpenFile(access)
-        self._keep(access, opened)
-        return opened
-
-    def _keep(self, access: Access, opened: OpenFile) -> None:
-        """Put a file last in the cache, in the place of one that had its path before."""
-        with self._lock:
-            self._open[access] = opened
-            self._open.move_to_end(access)
-            # Readers that still hold an evicted file keep it open until they let go of it.
-            while len(self._open) > _max_open():
-                self._open.popitem(last=False)
-            self._bound_indexes()
-
-    def _bound_indexes(self) -> None:
-        excess = sum(each.index_bytes for each in self._open.values()) - MAX_INDEX_BYTES
-        for access, each in list(self._open.items())[:-1]:
-            if excess <= 0:
-                return
-            if each.index_bytes:
-                excess -= each.index_bytes
-                del self._open[access]
-
-    def drop(self, opened: OpenFile) -> None:
-        with self._lock:
-            for access in [access for access, value in self._open.items() if value is opened]:
-                del self._open[access]
-
-    def clear(self) -> None:
-        with self._lock:
-            self._open.clear()
-
-
-_handles = _Handles()
-_inherited: list[_Handles] = []
+_files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.index_bytes, keeps_last=True)
 
 
 def open_file(path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> OpenFile:
-    """Return the open file at `path`, from the cache if the file is as it was."""
-    return _handles.get(Access(path, group, policy, swmr))
+    """Return the open file at `path`, from the cache if the file has not changed."""
+    access = Access(path, group, policy, swmr)
+    # With swmr too: a reader made after rows were added finds them.
+    found = FileIdentity.of(check_regular_file(path))
+    opened = _files.get(access)
+    # The cache is not locked here: a source may be on a mount that does not answer.
+    if opened is None or opened.identity != found or not opened.is_current():
+        opened = OpenFile(access)
+    _files.max_items = _max_open()
+    # Readers that still hold an evicted file keep it open.
+    _files.put(access, opened)
+    return opened
 
 
 def forget(opened: OpenFile) -> None:
-    """Take a file out of the cache, so that the next `open_file` opens it anew."""
-    _handles.drop(opened)
+    """Remove a file from the cache, so that the next `open_file` opens it again."""
+    _files.drop(opened.access, opened)
 
 
 def forget_all() -> None:
-    """Take all files out of the cache; those that readers hold stay open."""
-    _handles.clear()
-
-
-def _start_afresh() -> None:
-    global _handles  # noqa: PLW0603  a fork makes a new process of this module
-    # The old ones are not touched: another thread may have held their locks at the fork.
-    _inherited.append(_handles)
-    _handles = _Handles()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
+    """Remove all files from the cache; those that readers hold stay open."""
+    _files.clear()

@@ -1,49 +1,54 @@
-"""Read rows of one file."""
+"""Reads rows of one file."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
+from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.checks.changes import check_identity
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
+from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
-from ray_h5.hdf5.metadata.opening import absolute_path, is_transient, lacks_descriptors
+from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, run_jobs
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import absolute_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 _RETRY_WAITS_S = (0.1, 0.5, 2.0)
-"""Waits before each new try after an error that may pass."""
+"""Waits before the second, third and fourth try after an error that may pass."""
 
 
 class RowReader:
     """Reads rows of the columns of one HDF5 file.
 
-    Each chunk that holds a row asked for is fetched and decoded once a call, straight into the
-    result where the layout allows it. This takes neither the interpreter's lock nor libhdf5's, so
-    readers in several threads do not wait for each other; columns that h5py has to read take both.
+    Each chunk that contains a requested row is fetched and decoded once a call, straight into the
+    result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
+    so readers in several threads do not wait for each other. Columns that h5py reads need both locks.
 
-    Handles and chunk indexes stay in a cache of the process, so that making a reader for a file
-    that was read before costs next to nothing. A reader can be pickled and survives a fork; it
-    opens its file anew in the other process.
+    Open files and chunk indexes stay in a cache of the process, so a second reader of the same file
+    costs almost nothing. A reader can be pickled and used after a fork; it opens its file again in
+    the other process.
 
     Parameters
     ----------
@@ -55,18 +60,19 @@ class RowReader:
         Threads that one `read` may use.
     allow_external : iterable of str
         Folders that links, virtual datasets and external storage may lead into. By default they
-        may lead nowhere but to the file itself.
+        may lead only to the file itself.
     expect : FileIdentity or FileState, optional
-        The state that the file must be in; of a FileState, also the other files that columns come from.
+        The state that the file must have. A FileState also has the states of the other files that
+        columns come from.
     swmr : bool
-        Read a file while a writer in SWMR mode adds rows to it, or after one died: the rows that
-        were flushed when the reader opened it; make another one for later ones. Size and times are
-        then no sign of a change, only another file in its place is: that is all `expect` tells.
+        Read a file while a writer in SWMR mode adds rows to it, or after such a writer died. The
+        reader has the rows that were flushed when it opened the file; later ones need another
+        reader. Size and times then change all the time, so `expect` compares the inode alone.
 
     Raises
     ------
     RayH5Error
-        The leaf that says what is wrong with the file.
+        If the file cannot be opened; the leaf says why.
 
     Examples
     --------
@@ -101,8 +107,7 @@ class RowReader:
         self._expect = FileState(expect) if isinstance(expect, FileIdentity) else expect
         self._described: dict[str, SourceStates] = {}
         self._swmr = swmr
-        self._held: OpenFile | None = None
-        self._pid = os.getpid()
+        self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
         self._retrying(self._file)
 
@@ -113,7 +118,7 @@ class RowReader:
 
     @property
     def layout(self) -> FileLayout:
-        """The layout of every column, and why those that cannot be read cannot."""
+        """The layout of every column, and the errors of those that cannot be read."""
         return self._retrying(lambda: self._file().layout())
 
     @property
@@ -133,7 +138,7 @@ class RowReader:
         return common_rows(self.path, self.columns)
 
     def column(self, name: str) -> ColumnLayout:
-        """Return the layout of one column; errors as in `find`, and if there is none of that name."""
+        """Return the layout of one column; errors as in `find`."""
         return self.find([name])[name]
 
     def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
@@ -144,12 +149,12 @@ class RowReader:
         names : sequence of str
             Names.
         missing_ok : bool
-            Leave out names that are not there.
+            Leave out names that do not exist.
 
         Raises
         ------
         UnknownColumnError
-            If there is none of that name; the message lists near names.
+            If there is no column of that name; the message lists near names.
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
@@ -169,8 +174,7 @@ class RowReader:
         columns : sequence of str
             Names.
         rows : slice, or sequence or array of int or bool
-            Rows in the order in which they are wanted; they may repeat. A boolean array has one
-            entry a row of the file.
+            Rows in the requested order; they may repeat. A boolean array has one entry for each row of the file.
 
         Returns
         -------
@@ -183,7 +187,7 @@ class RowReader:
         RowIndexError
             If a row is not in the file.
         CorruptChunkError, TruncatedFileError, StaleIndexError, TransientIOError
-            If the bytes cannot be had as they were written.
+            If the bytes cannot be read as they were written.
         """
         layouts = self.find(columns)
         if not layouts:
@@ -196,13 +200,13 @@ class RowReader:
     def read_into(
         self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
     ) -> None:
-        """Read rows into arrays that are there already.
+        """Read rows into existing arrays.
 
         Parameters
         ----------
         out : mapping of str to numpy.ndarray
-            An array for each column wanted. A dtype other than the column's casts, as
-            ``astype`` does, chunk by chunk.
+            An array for each column. If its dtype is another one than the column's, values are cast
+            as by ``astype``, chunk by chunk.
         rows : slice, or sequence or array of int or bool
             Rows, as in `read`.
         places : sequence or array of int, optional
@@ -211,7 +215,7 @@ class RowReader:
         Raises
         ------
         RowIndexError, OptionError
-            If a row is not in the file, or an array cannot take the rows.
+            If a row is not in the file, or the rows do not fit into an array.
         """
         if not out:
             return
@@ -223,18 +227,21 @@ class RowReader:
         self._fill(out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
-        """Return what the values of columns take in the file; of those of varying length, where they are."""
+        """Return how many bytes the values of columns take in the file.
+
+        Values of varying length are in the global heap of the file; their addresses alone count.
+        """
         names = list(self.find(columns))
         return self._retrying(lambda: self._file().stored_bytes(names))
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
-        """Return what the file says of the values of columns: names of an enum's, how they are packed."""
+        """Return what the file says about the values of columns: the names of enums, and how values are packed."""
         names = list(self.find(columns))
         return self._retrying(lambda: self._file().notes(names))
 
     def close(self) -> None:
-        """Let go of the file. It may stay open in the cache of the process."""
-        self._held = None
+        """Release the file. It may stay open in the cache of the process."""
+        self._opened.value = None
         self._closed = True
 
     def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
@@ -264,51 +271,51 @@ class RowReader:
             for name, array in out.items():
                 jobs += readers[name].jobs(request, array, library)
             self.stats.add(run_jobs(jobs, self.threads))
-        # Old offsets in a file that was rewritten meanwhile can decode to full length.
+        # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
         file.check_unchanged(out)
 
     def _file(self) -> OpenFile:
         if self._closed:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
-        held = self._held
-        if held is None or self._pid != os.getpid():
-            held = open_file(self.path, self.group, self._policy, self._swmr)
+        opened = self._opened.value
+        if opened is None:
+            opened = open_file(self.path, self.group, self._policy, self._swmr)
             if self._expect is not None:
-                check_identity(self.path, self._expect.identity, held.identity, swmr=self._swmr)
-                # Before any of them is opened: what changed may not be HDF5 any more, or of another shape.
+                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
+                # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
                 for name, states in self._expect.sources.items():
-                    held.check_sources(name, states)
+                    opened.check_sources(name, states)
             if self._swmr:
-                held.layout()  # all columns at one time: a writer goes on
-            self._pid, self._held = os.getpid(), held
-        return held
+                opened.layout()  # all columns at one time: the writer does not wait
+            self._opened.value = opened
+        return opened
 
     def _check_sources(self, file: OpenFile, names: Iterable[str]) -> None:
-        """Raise unless columns come from the files that they are expected to, or came from before a retry."""
+        """Raise unless columns come from the expected files, or from those before a retry."""
         expected = self._described if self._expect is None else {**self._described, **self._expect.sources}
         for name in names:
             if name in expected:
                 file.check_sources(name, expected[name])
 
-    def _retrying(self, action: Any) -> Any:
-        """Do `action`; after an error that may pass, open the file again and do it again."""
+    def _retrying(self, action: Callable[[], Result]) -> Result:
+        """Return the result of `action`. After an error that may pass, open the file again and repeat it."""
         try:
             return self._repeating(action)
         except OSError as exc:
             if not lacks_descriptors(exc):
                 raise
-            # Files that are only kept for the next read are those that it lacks.
+            # The files in the cache hold descriptors, and are only kept for later reads.
             forget_all()
         return self._repeating(action)
 
-    def _repeating(self, action: Any) -> Any:
+    def _repeating(self, action: Callable[[], Result]) -> Result:
         for wait in _RETRY_WAITS_S:
             try:
                 return action()
             except OSError as exc:
                 if not is_transient(exc, self._swmr):
                     raise
-                logger.warning("%s: %s; opening it anew in %.1f s", self.path, exc, wait)
+                logger.warning("%s: %s; opening it again in %.1f s", self.path, exc, wait)
             self._reopen()
             time.sleep(wait)
         try:
@@ -317,16 +324,17 @@ class RowReader:
             if not is_transient(exc):
                 raise
             raise TransientIOError(
-                f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Look at the file "
-                "system it is on; the read can be repeated."
+                f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Check its file "
+                "system; the read can be repeated."
             ) from exc
 
     def _reopen(self) -> None:
-        if self._held is not None:
-            self._expect = self._expect or FileState(self._held.identity)
-            self._described = {**self._held.sources(), **self._described}
-            forget(self._held)
-            self._held = None
+        opened = self._opened.value
+        if opened is not None:
+            self._expect = self._expect or FileState(opened.identity)
+            self._described = {**opened.sources(), **self._described}
+            forget(opened)
+            self._opened.value = None
 
     def __enter__(self) -> Self:
         return self
@@ -337,7 +345,15 @@ class RowReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opened = PerProcess(_no_file)
 
     def __repr__(self) -> str:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
+
+
+def _no_file() -> OpenFile | None:
+    return None

@@ -1,6 +1,6 @@
-"""``ray-h5 inspect``: what files hold, what `read_h5` makes of them, and which layouts will hurt.
+"""``ray-h5 inspect``: what files hold, what `read_h5` delivers from them, and which layouts are slow to read.
 
-Importing this package is cheap; it looks at files only when it is told to.
+Importing this package is cheap: a command imports the modules that it needs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ __all__ = ["add_files", "add_inspect", "files_of", "run"]
 
 def add_inspect(subparsers: Any) -> None:
     """Add the command to the parsers of ``ray-h5``."""
-    parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts will hurt")
+    parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts are slow to read")
     add_files(parser)
     parser.add_argument(
-        "--columns", nargs="+", metavar="NAME", help="what read_h5 is to read, a line each (default: all)"
+        "--columns", nargs="+", metavar="NAME", help="the columns for read_h5, each on a line of its own (default: all)"
     )
-    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
-    parser.add_argument("--shuffle", metavar="UNIT", help="what a shuffle would cost: auto, rows, chunks or files")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--shuffle", metavar="UNIT", help="show what a shuffle costs: auto, rows, chunks or files")
     parser.set_defaults(run=run)
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
-    """Add what says which files there are, and how they are opened."""
+    """Add the arguments that say which files are read and how they are opened."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
     parser.add_argument(
-        "--file-extensions", nargs="+", metavar="ENDING", help="what to take from folders and globs (default: h5, hdf5)"
+        "--file-extensions",
+        nargs="+",
+        metavar="EXTENSION",
+        help="which files to take from folders and globs (default: h5, hdf5)",
     )
-    parser.add_argument("--ignore-missing-paths", action="store_true", help="leave out paths that do not exist")
+    parser.add_argument("--ignore-missing-paths", action="store_true", help="skip paths that do not exist")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
     parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
@@ -42,7 +45,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
-    """Return the files that `add_files` was told of."""
+    """Return the files of the arguments that `add_files` added."""
     from ray_h5.planning.files import FileOptions
     from ray_h5.planning.paths import DEFAULT_EXTENSIONS
 
@@ -57,7 +60,7 @@ def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do ``ray-h5 inspect``; the status is 1 where `read_h5` would refuse the files."""
+    """Run ``ray-h5 inspect``; the exit status is 1 if `read_h5` would refuse the files."""
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
 

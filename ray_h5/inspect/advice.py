@@ -1,41 +1,39 @@
-"""What about the layout of a column will hurt whoever reads it, and how to write it instead."""
+"""What makes the layout of a column slow to read, and how to write it instead."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ray_h5.hdf5.chunk_index import ChunkGrid
+from ray_h5.hdf5.codecs.filters import UNCOMPRESSED
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 
-_KEEP_SIZE = frozenset({2, 3})
-"""Shuffle and fletcher32."""
-
 _TINY_BYTES = 4 << 10
-"""A smaller chunk costs more to find and to start decoding than its bytes do."""
+"""For a smaller chunk, finding it and starting its decoding costs more than its bytes."""
 
 _TINY_CHUNKS = 64
-"""As few tiny chunks hurt nobody."""
+"""Fewer tiny chunks cost little."""
 
 _GOOD_BYTES = 64 << 10
 _MANY_ROWS = 1000
 _HUGE_BYTES = 256 << 20
 _SAVED = 0.98
-"""A pipeline whose output has more than this part of its input is not worth its decoding."""
+"""A filter pipeline that saves less than the rest is not worth its decoding."""
 
 
 def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> tuple[str, ...]:
-    """Return what will hurt, one text a trouble; nothing for a layout that is fine.
+    """Return advice for a column, one text for each problem; nothing for a good layout.
 
     Parameters
     ----------
     layout : ColumnLayout
         The column.
     stored_bytes : int
-        What its values take in the file.
+        Bytes of its values in the file.
     notes : ColumnNotes
-        What the file says of them.
+        What its attributes say about its values.
     """
     if not layout.num_rows:
         return ()
@@ -76,7 +74,7 @@ def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:
 
 
 def _through_h5py(layout: ColumnLayout) -> str:
-    # Of other types it is no news that h5py reads some, and a compact column is part of its header.
+    # Values of other types are always read by h5py, and a compact column is part of its header.
     if layout.direct or layout.kind not in {"number", "bool"} or layout.storage == "compact":
         return ""
     if layout.storage in {"virtual", "external"}:
@@ -90,10 +88,10 @@ def _through_h5py(layout: ColumnLayout) -> str:
     elif layout.sources:
         why = f"it is stored in another file, {layout.sources[-1][0]}"
     elif not layout.lists_its_chunks:
-        why = "an axis other than the first can grow, and libhdf5 then lists its chunks under wrong places"
+        why = "an axis other than the first can grow, and libhdf5 then lists its chunks at wrong offsets"
     else:
-        why = f"its {layout.storage} values have no place of their own in the file"
-    return f"h5py reads it, because {why}: one thread at a time, and not as fast."
+        why = f"its {layout.storage} values have no address of their own in the file"
+    return f"h5py reads it, because {why}: one thread at a time, and slower."
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ class _Chunks:
     def save_nothing(self) -> str:
         layout, stored = self.layout, self.stored_bytes
         real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
-        compressed = any(step.id not in _KEEP_SIZE for step in layout.pipeline.steps)
+        compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
         if not compressed or not real or stored < _SAVED * real:
             return ""
         return f"{layout.pipeline} makes {stored} bytes of {real}: it costs its decoding and saves nothing."

@@ -1,4 +1,4 @@
-"""What there is to say of files, as frozen values."""
+"""The report of `ray-h5 inspect` as frozen values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
+from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
@@ -26,9 +27,9 @@ class ColumnReport:
     Attributes
     ----------
     name, kind, dtype : str
-        Its name, what a value is, and the dtype that a read delivers.
+        The name, the kind of values, and the dtype that a read delivers.
     rows : int
-        Length of its first axis.
+        Length of the first axis.
     row_shape : tuple of int
         Shape of a row.
     storage : str
@@ -36,19 +37,19 @@ class ColumnReport:
     chunk_shape : tuple of int, optional
         Shape of a chunk, if chunked.
     pipeline : tuple of str
-        The filters that a chunk went through, with their levels.
+        The HDF5 filters of its chunks, with their levels.
     stored_bytes : int
-        What it takes in the file. Of values of varying length, only where they are is counted.
+        Bytes in the file. For values of varying length only their references are counted.
     real_bytes : int, optional
-        What it takes in memory; None where only reading would tell.
+        Bytes in memory; None where only reading would show it.
     direct : bool
         Whether it is decoded without libhdf5 and its lock.
     advice : tuple of str
-        What about its layout will hurt, and what to do; and what its values mean that are not what they seem.
+        What is slow about its layout, and values that need a conversion; with what to do.
     enum : mapping of str to int
-        The names of values, of an enum.
+        The names of the values of an enum.
     left_out : str, optional
-        Why `read_h5` and `H5Dataset` leave it out, which `RowReader` reads.
+        Why `read_h5` and `H5Dataset` leave it out. `RowReader` reads it.
     """
 
     name: str
@@ -76,7 +77,7 @@ class ColumnReport:
             row_shape=layout.row_shape,
             storage=layout.storage,
             chunk_shape=layout.chunk_shape,
-            pipeline=tuple(step.described for step in layout.pipeline.steps),
+            pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
             stored_bytes=stored_bytes,
             real_bytes=None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes,
             direct=layout.direct,
@@ -87,15 +88,15 @@ class ColumnReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something that cannot be read, and why: a column, or a file."""
+class Unreadable:
+    """A column or a file that cannot be read, and why."""
 
     name: str
     error: str
     message: str
 
     @classmethod
-    def of(cls, name: str, error: Exception) -> Trouble:
+    def of(cls, name: str, error: Exception) -> Unreadable:
         return cls(name, type(error).__name__, str(error))
 
 
@@ -107,12 +108,12 @@ class FileReport:
     group: str
     file_bytes: int
     columns: tuple[ColumnReport, ...]
-    refused: tuple[Trouble, ...]
+    refused: tuple[Unreadable, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What `read_h5` makes of the files, given no options but `columns`: columns, and rows cut into blocks."""
+    """What `read_h5` delivers with no options except `columns`: columns, and rows in blocks."""
 
     columns: Mapping[str, str]
     rows: int
@@ -123,26 +124,26 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What there is to say of files.
+    """The files, and what `read_h5` delivers from them.
 
     Attributes
     ----------
     files : tuple of FileReport
-        Those that can be opened.
-    unreadable : tuple of Trouble
-        Those that cannot.
+        The files that can be opened.
+    unreadable : tuple of Unreadable
+        The files that cannot.
     delivery : Delivery, optional
-        What `read_h5` makes of `files`; None if it refuses them.
-    problem : Trouble, optional
-        Why it does.
+        What `read_h5` delivers from `files`; None if it refuses them.
+    problem : Unreadable, optional
+        Why it refuses them.
     shuffle : str, optional
-        What shuffling would cost, if that was asked.
+        What a shuffle costs, if one was given.
     """
 
     files: tuple[FileReport, ...]
-    unreadable: tuple[Trouble, ...]
+    unreadable: tuple[Unreadable, ...]
     delivery: Delivery | None
-    problem: Trouble | None
+    problem: Unreadable | None
     shuffle: str | None = None
 
     @property
@@ -163,14 +164,14 @@ def inspect_files(
     files : FileOptions
         The files.
     shuffle : {"auto", "rows", "chunks", "files"}, optional
-        Say what shuffling by this unit would cost.
+        Report what a shuffle of this unit costs.
     columns : sequence of str, optional
-        As for `read_h5`: what it delivers. Each file is shown whole all the same.
+        The columns that `read_h5` delivers. The report of each file has all columns.
 
     Raises
     ------
     RayH5Error
-        If none of the files can be opened: what is wrong with the first.
+        If none of the files can be opened: the error of the first file.
     """
     reports: list[FileReport] = []
     errors: dict[str, RayH5Error] = {}
@@ -181,18 +182,18 @@ def inspect_files(
             errors[path] = exc
     if not reports:
         raise errors[files.paths[0]]
-    unreadable = tuple(Trouble.of(path, error) for path, error in errors.items())
+    unreadable = tuple(Unreadable.of(path, error) for path, error in errors.items())
     report = Report(tuple(reports), unreadable, None, None)
     try:
         index = replace(files, paths=[each.path for each in reports]).index(columns)
     except RayH5Error as exc:
-        return replace(report, problem=Trouble.of("read_h5", exc))
+        return replace(report, problem=Unreadable.of("read_h5", exc))
     text = None if shuffle is None else _shuffled(index, shuffle)
     return replace(report, delivery=_delivery(index), shuffle=text)
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Return the report as what JSON has."""
+    """Return the report as types that JSON has."""
     return {"ok": report.ok, **asdict(report)}
 
 
@@ -202,7 +203,7 @@ def _inspect_file(path: str, scope: Scope) -> FileReport:
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
         columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
-        refused = tuple(Trouble.of(name, error) for name, error in layout.refused.items())
+        refused = tuple(Unreadable.of(name, error) for name, error in layout.refused.items())
         return FileReport(path, scope.group, layout.identity.size, columns, refused)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from ray_h5.inspect.fold import Node, fold
 from ray_h5.inspect.report import ColumnReport
+from ray_h5.inspect.similar_columns import ColumnNode, merge_similar
 from ray_h5.messages import printable
 
 MAX_LINES = 60
@@ -13,7 +13,7 @@ _HEAD = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline"
 
 
 def table(columns: Sequence[ColumnReport], named: Collection[str]) -> Iterator[str]:
-    """Yield the lines of a table of columns; those that are `named` have a line of their own."""
+    """Yield the lines of a table of columns; columns that are `named` have a line of their own."""
     reports = {column.name: column for column in columns}
     lines = list(_lines(_chosen(reports, named)))
     shown, cut = lines[:MAX_LINES], lines[MAX_LINES:]
@@ -31,7 +31,7 @@ def table(columns: Sequence[ColumnReport], named: Collection[str]) -> Iterator[s
 
 
 def size(nbytes: int) -> str:
-    """Return a number of bytes as people write it."""
+    """Return a number of bytes with three digits and a unit."""
     value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
     while value >= 999.5 and len(units) > 1:
         value /= 1000
@@ -39,14 +39,14 @@ def size(nbytes: int) -> str:
     return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"
 
 
-def _chosen(reports: Mapping[str, ColumnReport], named: Collection[str]) -> list[Node]:
+def _chosen(reports: Mapping[str, ColumnReport], named: Collection[str]) -> list[ColumnNode]:
     keys = {name: _key(report, named) for name, report in reports.items()}
-    nodes = fold(keys)
+    nodes = merge_similar(keys)
     if len(list(_lines(nodes))) > MAX_LINES:
-        nodes = fold(keys, any_name=True)
+        nodes = merge_similar(keys, any_name=True)
     found = {name: key for name, key in keys.items() if name in named}
     if found and len(list(_lines(nodes))) > MAX_LINES:
-        return fold(found)
+        return merge_similar(found)
     return nodes
 
 
@@ -55,14 +55,14 @@ def _key(column: ColumnReport, named: Collection[str]) -> Hashable:
     return column.dtype, column.row_shape, column.storage, column.pipeline, column.real_bytes is None, own_line
 
 
-def _lines(nodes: Iterable[Node]) -> Iterator[tuple[int, Node]]:
+def _lines(nodes: Iterable[ColumnNode]) -> Iterator[tuple[int, ColumnNode]]:
     for top in nodes:
         for above, node in top.walk():
             yield len(above), node
 
 
 def _cells(columns: Sequence[ColumnReport]) -> tuple[str, ...]:
-    """Return what a table says of columns that are alike."""
+    """Return the cells of a line for columns that are alike."""
     first = columns[0]
     real = [column.real_bytes for column in columns if column.real_bytes is not None]
     return (
@@ -81,7 +81,7 @@ def _chunk_rows(columns: Sequence[ColumnReport]) -> str:
     if not shapes:
         return columns[0].storage
     rows, others = [shape[0] for shape in shapes], {shape[1:] for shape in shapes}
-    # A type that is itself an array adds axes to the row that chunks do not have.
+    # An array type adds axes to the row that chunks do not have.
     whole = all(each == columns[0].row_shape[: len(each)] for each in others)
     parts = _axes(others.pop()) if len(others) == 1 else "parts"
     return _range(rows) if whole else f"{_range(rows)} of {parts}"

@@ -1,4 +1,4 @@
-"""A report for people."""
+"""The report of `ray-h5 inspect` as text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ray_h5.hdf5.metadata.column import SINGLE_VALUE
-from ray_h5.inspect.fold import fold, leaves
-from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Trouble
+from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
+from ray_h5.inspect.similar_columns import leaves, merge_similar
 from ray_h5.inspect.table import MAX_LINES, size, table
 from ray_h5.messages import few, printable
 
@@ -15,17 +15,16 @@ _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
 
 _MANY = 32
-"""As many groups or columns that are alike may be samples: of leads and cameras there are fewer."""
+"""This many groups or columns that are alike may be samples; there are fewer leads or cameras."""
 
 _INTERNAL = ("#refs#", "#subsystem#")
-"""Groups in which MATLAB keeps what its cells, structs and objects refer to."""
+"""Groups that hold the targets of references in MATLAB's cells, structs and objects."""
 
 
 def to_text(report: Report, columns: Sequence[str] = ()) -> str:
-    """Return the report as text: one file as a tree, several as a summary and the first of them.
+    """Return the report as text: a summary of several files, and the first file as a tree.
 
-    Columns that are alike share a line, and a section has a bounded number of lines; `columns` have a line of
-    their own each.
+    Columns that are alike share a line, and a section has a bounded number of lines. Each of `columns` has a line.
     """
     return "\n".join(_lines(report, frozenset(name.strip("/") for name in columns)))
 
@@ -76,7 +75,7 @@ def _is_internal(name: str) -> bool:
     return name.split("/", 1)[0] in _INTERNAL
 
 
-def _single_values(refused: Sequence[Trouble]) -> Iterator[str]:
+def _single_values(refused: Sequence[Unreadable]) -> Iterator[str]:
     names = [each.name for each in refused if each.message.endswith(SINGLE_VALUE)]
     if names:
         many = (
@@ -84,10 +83,10 @@ def _single_values(refused: Sequence[Trouble]) -> Iterator[str]:
             if len(names) == 1
             else f"{len(names)} single values, which are no columns"
         )
-        yield f"{many}: {few([name for name, _ in leaves(fold(dict.fromkeys(names)))])}"
+        yield f"{many}: {few([name for name, _ in leaves(merge_similar(dict.fromkeys(names)))])}"
 
 
-def _refused(path: str, refused: Sequence[Trouble]) -> list[str]:
+def _refused(path: str, refused: Sequence[Unreadable]) -> list[str]:
     return _together(
         [
             (each.name, f"{each.error}: {_reason(path, each.name, each.message)}")
@@ -102,8 +101,8 @@ def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
 
 
 def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Say what to do with samples that are groups or datasets of their own, and so columns."""
-    for top in fold({each.name: (each.dtype, each.row_shape) for each in columns}):
+    """Yield advice for samples that are groups or datasets of their own, and so become columns."""
+    for top in merge_similar({each.name: (each.dtype, each.row_shape) for each in columns}):
         for above, node in top.walk():
             if len(node.siblings) >= _MANY:
                 name, what = "/".join(each.name for each in (*above, node)), "groups" if node.below else "columns"
@@ -119,19 +118,19 @@ def _members(column: ColumnReport) -> str:
 
 
 def _reason(path: str, name: str, message: str) -> str:
-    """Return a message without what it stands beside: file and column."""
+    """Return a message without the file and column that it begins with: the line names them already."""
     return message.removeprefix(f"{path}: ").removeprefix(f"column {name!r} ")
 
 
 def _together(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what is said of columns, once for those of which the same is said, but for numbers if they are alike."""
+    """Return one line for all columns with the same text; for columns that are alike, numbers in it may differ."""
     found: dict[str, dict[str, str]] = {}
     for name, text in said:
         pattern = re.sub("[0-9]+", "#", text.replace(repr(name), "#"))
         found.setdefault(pattern, {})[name] = text
     lines: dict[str, list[str]] = {}
     for texts in found.values():
-        for label, node in leaves(fold(dict.fromkeys(texts))):
+        for label, node in leaves(merge_similar(dict.fromkeys(texts))):
             differ = len({texts[name] for name in node.columns}) > 1
             text = texts[node.columns[0]] + (" (Said of the first; the others are alike.)" if differ else "")
             lines.setdefault(text, []).append(label)
@@ -140,9 +139,9 @@ def _together(said: Iterable[tuple[str, str]]) -> list[str]:
 
 def _delivered(delivery: Delivery) -> Iterator[str]:
     yield f"{delivery.rows} rows of {size(delivery.row_bytes)}, in {delivery.blocks} blocks of {delivery.block_rows}"
-    found = list(leaves(fold(delivery.columns)))
+    found = list(leaves(merge_similar(delivery.columns)))
     if len(found) > MAX_LINES:
-        found = list(leaves(fold(delivery.columns, any_name=True)))
+        found = list(leaves(merge_similar(delivery.columns, any_name=True)))
     shown = [_delivered_as(name, node.columns, delivery) for name, node in found[:MAX_LINES]]
     more = sum(len(node.columns) for _, node in found[MAX_LINES:])
     yield ", ".join(shown) + (f", and {more} more" if more else "")
@@ -153,7 +152,7 @@ def _delivered_as(name: str, columns: Sequence[str], delivery: Delivery) -> str:
     return f"{name}: {delivery.columns[columns[0]]}{many}"
 
 
-def _said(trouble: Trouble, paths: Iterable[str]) -> str:
+def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
     message = trouble.message
     for path in paths:
         message = message.replace(path, printable(path))
@@ -164,7 +163,7 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
     if not lines:
         return
     yield title
-    # What errors say may have lines of its own, and names any character.
+    # Messages may have several lines, and names any character.
     parts = [printable(part) for line in lines for part in line.split("\n")]
     yield from (f"  {_cut(part)}" for part in parts[:MAX_LINES])
     if len(parts) > MAX_LINES:

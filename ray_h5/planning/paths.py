@@ -17,8 +17,7 @@ from urllib.parse import unquote_to_bytes
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
-from ray_h5.hdf5.metadata.access import PathLike
-from ray_h5.hdf5.metadata.opening import absolute_path
+from ray_h5.storage.local import PathLike, absolute_path
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 

@@ -1,4 +1,4 @@
-"""How the values of rows are spread over batches, as numbers."""
+"""Numbers for `plot_spread`: how the values of rows spread over batches."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 MOST_GROUPS = 64
-"""Files or labels that are told apart in an image of a spread; more are taken together."""
+"""The most files or labels with a line of their own in an image of a spread; more are combined into groups."""
 
 
 def comparable(orders: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return orders whose values can be sorted together: as words, unless all of them are numbers."""
+    """Return orders whose values can be sorted together: as strings, unless all of them are numbers."""
     if all(order.dtype.kind in "biuf" for order in orders.values()):
         return dict(orders)
     return {name: np.array([str(value) for value in order]) for name, order in orders.items()}
@@ -36,7 +36,7 @@ def group_starts(kinds: int) -> np.ndarray[Any, Any]:
 
 
 def distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return how far the shares of each batch are from those of the whole: 0 to 1, half the sum of the differences."""
+    """Return the total variation between the shares of each batch and of the whole: 0 to 1."""
     shares = counts / counts.sum(axis=1, keepdims=True)
     whole = counts.sum(axis=0) / counts.sum()
     return np.abs(shares - whole).sum(axis=1) / 2

@@ -1,4 +1,4 @@
-"""What a user calls."""
+"""`read_h5` and `build_index`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.internals import begin_with_limits
+from ray_h5.ray_data.internals.executions import begin_with_limits
 from ray_h5.ray_data.tasks import in_tasks
 
 if TYPE_CHECKING:
@@ -49,84 +49,81 @@ def read_h5(
 ) -> ray.data.Dataset:
     """Read HDF5 files as a `ray.data.Dataset`.
 
-    Every HDF5 dataset below `group` whose first axis is the row axis is a column; row i of all
-    columns of a file belongs together. Files are read in parallel tasks. Filters on scalar
-    columns (``ds.filter(expr=...)``), column selections and limits are pushed into the reading:
-    rows and columns that are not wanted are never fetched.
+    Every HDF5 dataset below `group` whose first axis is the row axis is a column; row i of all columns of a file
+    belongs together. Files are read in parallel tasks. Filters on scalar columns (``ds.filter(expr=...)``), column
+    selections and limits are pushed into the reading: other rows and columns are never fetched.
 
     Parameters
     ----------
     paths : str, path-like, or a sequence of them
-        Files, directories (searched to the bottom) and globs. The files are sorted naturally
-        (``f2`` before ``f10``), without duplicates. ``local://`` before a path says that only this
-        node has the file.
+        Files, directories (with their subdirectories) and globs. The files are sorted naturally (``f2`` before
+        ``f10``), without duplicates. ``local://`` before a path means that only this node has the file.
     columns : sequence of str, optional
         Names, such as ``"signal"`` or ``"obs/image"``. By default all columns.
     group : str
-        The group that names are relative to.
+        The HDF5 group that names are relative to.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
-        The order of an epoch; another one in each. True draws a seed: `Position.seed` holds it, and a run that
-        resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` say what is drawn;
-        `ray_h5.Shuffle` says all.
+        How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
+        that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
+        shuffled; `ray_h5.Shuffle` has all options.
     dtypes : mapping of str to dtype, optional
-        Columns to cast while reading: ``{"image": "float16"}`` halves what travels. Values
-        that do not fit become what numpy's ``astype`` makes of them. Files may differ in the
-        dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded.
+        Dtypes that columns are cast to while reading: ``{"image": "float16"}`` halves the bytes that travel. Values
+        that do not fit are cast as by numpy's ``astype``. Files may differ in the dtypes of such columns. ``bytes``
+        for a column of strings delivers them undecoded.
     include_paths : bool
         Add the column ``path``: the file of each row.
     include_row_ids : bool
-        Add the column ``row_id``: int64 position of the row in all files, in path order.
+        Add the column ``row_id``: int64, the place of the row among the rows of all files, in path order.
     include_row_keys : bool
-        Add the column ``row_key``: uint64, a function of (seed, epoch, row id), by which
-        augmentation is the same in whichever task it is made.
+        Add the column ``row_key``: uint64, a function of (seed, epoch, row id). Augmentation that draws from it is
+        the same in any task.
     name : str, optional
-        The name by which `set_epoch` addresses this dataset, and no longer one that was read by it before.
+        The name of the dataset for `set_epoch`. It belongs to the dataset that was read last with it.
     index_dir : path-like, optional
-        A folder that keeps what planning found out about the files, for later runs.
+        A folder that stores the row index of the files for later runs.
     block_rows : int, optional
         Rows of a block. By default a power of two that makes blocks of about 64 MiB.
     tail : {"keep", "drop", "pad"}
-        What becomes of the last rows of an epoch that do not fill a multiple of `tail_rows`: keep
-        them, leave them out (others in each shuffled epoch), or repeat rows from the beginning of
-        the order, marked in the column ``is_padding``.
+        The last rows of an epoch, if the number of rows is not a multiple of `tail_rows`: keep them, leave them out
+        (others in each shuffled epoch), or fill up with rows from the beginning of the order, marked in the column
+        ``is_padding``.
     tail_rows : int, optional
         Usually workers * batch size: each worker then has the same number of full batches.
     preserve_order : bool
-        Deliver blocks in the order of the epoch. False lets faster tasks overtake; the order is
-        then another one each time. A trainer has options of its own: see `ray_h5.data_config`.
+        Deliver blocks in the order of the epoch. With False faster tasks overtake, and the order differs each time.
+        A trainer has its own options: see `ray_h5.data_config`.
     allow_external : path-like, or sequence of them
-        Folders that external links, virtual datasets and external storage may lead into; they are
-        refused elsewhere.
+        Folders that external links, virtual datasets and external storage may lead into. Those that lead elsewhere
+        are refused.
     filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one that relative paths start from.
+        A local file system, or a subtree of one that relative paths start from.
     file_extensions : sequence of str, optional
-        Endings of the files to take from directories and globs; None takes all. By default ``h5`` and ``hdf5``,
-        and what a glob matches that names an ending itself, such as ``*.nc``.
+        Extensions of the files to take from directories and globs; None takes all. By default ``h5`` and ``hdf5``,
+        and all matches of a glob that has an extension of its own, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist.
     concurrency : int, optional
-        Most read tasks at a time.
+        The most read tasks at a time.
     override_num_blocks : int, optional
-        The number of blocks, in place of `block_rows`.
+        The number of blocks, instead of `block_rows`.
     num_cpus, memory : float, optional
-        What a read task reserves: CPUs, and heap memory in bytes. A task decodes in as many
-        threads as it has CPUs.
+        The CPUs, and heap memory in bytes, that a read task reserves. A task decodes in one thread for each CPU.
     ray_remote_args : dict, optional
-        Further arguments of ``ray.remote`` for the read tasks. Where they differ from those of
-        ``map_batches``, Ray runs the two in tasks of their own.
+        Further arguments of ``ray.remote`` for the read tasks. Where they differ from those of ``map_batches``, Ray
+        runs the two in separate tasks.
 
     Returns
     -------
     ray.data.Dataset
-        One Arrow column a column; rows that are arrays become tensors of the same shape and
-        dtype. Complex numbers get a last axis of (real, imaginary), also in arrays of varying length.
+        One Arrow column for each column. Rows that are arrays become tensors of the same shape and dtype. Complex
+        numbers get a last axis of (real, imaginary), also in arrays of varying length.
 
     Raises
     ------
     NotFoundError, NotHDF5Error, TruncatedFileError, CorruptFileError, WriterActiveError
         If a file cannot be opened.
     SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-        If the files do not have the columns, or not with one type, row shape and first axis.
+        If files do not have the columns, or differ in their types, row shapes or first axis.
     ExternalDataError, MissingSourceError, CodecUnavailableError
         If a column cannot be read.
 
@@ -139,7 +136,7 @@ def read_h5(
     """
     resources = as_resources(concurrency, num_cpus, memory, ray_remote_args)
     in_order = as_flag("preserve_order", preserve_order)
-    source = H5Datasource(
+    datasource = H5Datasource(
         paths,
         columns=columns,
         group=group,
@@ -160,8 +157,8 @@ def read_h5(
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )
-    ds = _dataset(source, **resources)
-    # The dataset has a context of its own; that of the user stays as it is.
+    ds = _dataset(datasource, **resources)
+    # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order
     begin_with_limits(ds)
     return ds
@@ -180,24 +177,24 @@ def build_index(
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> RowIndex:
-    """Find out ahead what planning needs to know of files: row counts, schema, small columns.
+    """Collect ahead the facts that planning needs about files: row counts, schema, small columns.
 
-    What is found is kept in this process and, with `index_dir`, on disk: `read_h5` then does not
-    look again at files that are as they were. The look-up is spread over Ray tasks.
+    They stay in the memory of this process and, with `index_dir`, on disk: `read_h5` then does not open files again
+    that have not changed. Ray tasks collect them.
 
     Parameters
     ----------
     paths, columns, group, dtypes, allow_external, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
-        Scalar columns that predicates will name: their values are read too.
+        Scalar columns that predicates will name; their values are read too.
     index_dir : path-like, optional
-        The folder to keep it in.
+        The folder to store the row index in.
 
     Returns
     -------
     RowIndex
-        `num_rows`, `columns` and `files`.
+        The row index, with `num_rows`, `columns` and `files`.
 
     Raises
     ------
@@ -212,10 +209,10 @@ def build_index(
     return index
 
 
-def _dataset(source: H5Datasource, **resources: Any) -> ray.data.Dataset:
+def _dataset(datasource: H5Datasource, **resources: Any) -> ray.data.Dataset:
     with warnings.catch_warnings():
-        # Not everything that it takes has a parameter of its own.
+        # Some options of tasks have no parameter except ray_remote_args.
         warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
-        # The source sizes its blocks by their bytes. Ray's own choice is 200 blocks or more,
-        # and what it asks for it makes by cutting up what the tasks return.
-        return ray.data.read_datasource(source, override_num_blocks=1, **resources)
+        # The datasource chooses blocks by their bytes. Ray chooses 200 blocks or more by default, and cuts what the
+        # tasks return to get that number; it never needs to cut for 1.
+        return ray.data.read_datasource(datasource, override_num_blocks=1, **resources)

@@ -1,4 +1,4 @@
-"""What a user writes for an argument of `read_h5` -> what it means."""
+"""Arguments of `read_h5`, checked and converted to values of planning and of Ray."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
 
 
 def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
-    """Return what `read_h5` means by its argument."""
+    """Return the value of the argument `shuffle`; True draws a seed."""
     if isinstance(shuffle, FileShuffleConfig):
         return _as_file_shuffle(shuffle)
     if shuffle is not True:
         return shuffling.as_shuffle(shuffle)
     drawn = Shuffle(seed=None)
-    logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) to get the same orders", *[drawn.seed] * 2)
+    logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) for the same orders", *[drawn.seed] * 2)
     return drawn
 
 
 def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
     if config.seed is not None and not config.reseed_after_execution:
         raise OptionError(
-            f"shuffle={config}: each iteration is an epoch with an order of its own; for the same one again, give "
+            f"shuffle={config}: each iteration is an epoch with its own order; for the same order each time, give "
             "the dataset a name= and call set_epoch(name, 0) before each iteration"
         )
     return Shuffle("files", seed=config.seed)
 
 
 def as_tail(rule: str, rows: int | None) -> Tail | None:
-    """Return what `tail` and `tail_rows` mean."""
+    """Return the value of the arguments `tail` and `tail_rows`."""
     if rule == "keep":
         if rows is not None:
-            raise OptionError(f"tail_rows={rows}: means something only with tail='drop' or tail='pad'")
+            raise OptionError(f"tail_rows={rows}: is used only with tail='drop' or tail='pad'")
         return None
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
@@ -52,14 +52,14 @@ def as_tail(rule: str, rows: int | None) -> Tail | None:
 
 
 def as_flag(name: str, value: object) -> bool:
-    """Return an option that is on or off."""
+    """Return an option that is True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise OptionError(f"{name}={value!r}: expected True or False")
     return bool(value)
 
 
 def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remote_args: object) -> dict[str, Any]:
-    """Return what the read tasks reserve, in Python's numbers, which Ray takes."""
+    """Return the resources that read tasks reserve, as Python numbers: Ray does not take those of numpy."""
     if ray_remote_args is not None and not isinstance(ray_remote_args, dict):
         raise OptionError(
             f"ray_remote_args={ray_remote_args!r}: expected a dict, such as {{'scheduling_strategy': ...}}"

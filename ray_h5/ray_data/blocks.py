@@ -1,4 +1,4 @@
-"""Arrays -> the Arrow tables that Ray Data passes around."""
+"""Arrays -> the Arrow tables that are the blocks of Ray Data."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
-"""The columns that come from where a row is, and not from what the file says."""
+"""Columns from the place of a row in the files."""
 
 ROW_KEY_SPEC = ColumnSpec("row_key", "number", np.dtype(np.uint64), ())
 IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
-"""The columns that come from where in an epoch a row stands."""
+"""Columns from the place of a row in an epoch."""
 
 
 def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
-    """Return columns of a block, those of the files and those added, as an Arrow table; the arrays are not copied."""
+    """Return columns of a block, of the files and added ones, as an Arrow table; the arrays are not copied."""
     specs = {spec.name: spec for spec in plan.columns}
     columns = {name: _to_arrow(plan, block, specs.get(name), name) for name in names}
     if not columns:
-        # A table without columns loses its length on the way; Ray's own selection of none keeps it.
+        # Arrow forgets the length of a table without columns; Ray's own selection of no columns keeps it.
         return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: block.rows.row_ids})).select([])
     return pa.table(columns)
 
 
 def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
-    """Return the schema of the blocks, taken from an empty one."""
+    """Return the schema of the blocks, which is the schema of an empty one."""
     arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.columns}
     nothing = np.empty(0, np.int64)
     return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), names).schema
@@ -54,24 +54,25 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         return pa.array(row_keys(rows.row_ids, block.seed, block.epoch))
     if name == IS_PADDING_SPEC.name:
         return pa.array(block.positions >= plan.num_rows)
-    found = origin(plan.files, rows.row_ids, name)
+    found = place_column(plan.files, rows.row_ids, name)
     return found.cast(PATH_SPEC.value_type) if name == PATH_SPEC.name else found
 
 
-def origin(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:
-    """Return the column `path` or `row_id` of some, or of all, rows.
+def place_column(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:
+    """Return the column `path` or `row_id` of rows.
 
     Raises
     ------
     UnsupportedColumnError
-        If a path is not UTF-8.
+        If a path is not valid UTF-8.
     """
     if name == ROW_ID_SPEC.name:
         return pa.array(row_ids)
-    of = files.files_of(row_ids)
+    file_of_row = files.files_of(row_ids)
     try:
-        return files.paths.take(pa.array(of)).cast(PATH_SPEC.kept_type)
+        return files.paths.take(pa.array(file_of_row)).cast(PATH_SPEC.kept_type)
     except pa.ArrowInvalid as exc:
         raise UnsupportedColumnError(
-            f"include_paths: one of {len(np.unique(of))} paths is not UTF-8, as a column of strings must be: {exc}"
+            f"include_paths: one of {len(np.unique(file_of_row))} paths is not UTF-8, as a column of strings must be: "
+            f"{exc}"
         ) from exc

@@ -1,4 +1,4 @@
-"""The Datasource: what Ray Data asks, answered from the index and the plan."""
+"""`H5Datasource`: answers the questions of Ray Data from the row index and the plan."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
-from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, origin
-from ray_h5.ray_data.epochs import Epochs
-from ray_h5.ray_data.internals import with_datasources
+from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
+from ray_h5.ray_data.epochs.counter import EpochCounter
+from ray_h5.ray_data.internals.logical_plans import with_datasources
+from ray_h5.ray_data.plan_cache import PlanCache
 from ray_h5.ray_data.predicates import column_names
-from ray_h5.ray_data.tasks import Plans, in_tasks, read_tasks
+from ray_h5.ray_data.tasks import in_tasks, read_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,33 +37,33 @@ logger = logging.getLogger(__name__)
 
 
 class H5Datasource(Datasource):
-    """HDF5 files as a source of Ray Data; `ray_h5.read_h5` makes one and reads it.
+    """HDF5 files as a datasource of Ray Data; `ray_h5.read_h5` makes one and reads it.
 
-    Planning happens where the object is made: row counts and schema then, and the small columns
-    of a predicate when it is first planned. Tasks receive the plan by reference.
+    Planning happens in the process that makes the object: it collects row counts and schema at once, and the small
+    columns of a predicate when the predicate is first planned. Tasks receive the plan by reference.
 
     Parameters
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories and globs, as for `read_h5`.
     columns : sequence of str, optional
-        The columns to read; None takes all.
+        The columns to read; None reads all.
     group : str
-        The group that column names are relative to.
+        The HDF5 group that column names are relative to.
     dtypes : mapping of str to dtype, optional
-        Columns to cast in the read tasks; ``bytes`` for strings that are not UTF-8.
+        Dtypes that read tasks cast columns to; ``bytes`` for strings that are not UTF-8.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
-        The order of an epoch; None keeps that of the files.
+        The order of an epoch; None keeps the order of the files.
     tail, tail_rows, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
     include_paths, include_row_ids, include_row_keys : bool
         Add the columns `path`, `row_id` and `row_key`.
     name : str, optional
-        What `set_epoch` calls this dataset.
+        The name of the dataset for `set_epoch`.
     index_dir : path-like, optional
-        A folder in which the index is kept.
+        A folder that stores the row index for later runs.
     block_rows, num_blocks : int, optional
-        Rows of a block, or the number of blocks. By default blocks are sized by their bytes.
+        Rows of a block, or the number of blocks. By default blocks are made by their size in bytes.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     threads : int
@@ -71,7 +72,7 @@ class H5Datasource(Datasource):
     Raises
     ------
     RayH5Error
-        If a file cannot be planned for; see the leaves of `ray_h5.errors`.
+        If planning finds a file that cannot be read; see the classes of `ray_h5.errors`.
     """
 
     def __init__(
@@ -98,11 +99,11 @@ class H5Datasource(Datasource):
         ignore_missing_paths: bool = False,
     ) -> None:
         super().__init__()
-        # Ray's base class leaves this one to its subclasses.
+        # Ray's base class leaves this attribute to its subclasses.
         self._projection_map: dict[str, str] | None = None
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
-        choose_block_rows(1, 1, *self._block_size)
+        choose_block_rows(1, 1, *self._block_size)  # raises here for options that cannot be used
         files = FileOptions.of(
             paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths, threads
         )
@@ -114,10 +115,10 @@ class H5Datasource(Datasource):
         self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
-        self._plans = Plans()
-        self.epochs = Epochs(name)
+        self._plans = PlanCache()
+        self.epochs = EpochCounter(name)
 
-    # What Ray asks while it optimises -------------------------------------------------------
+    # Ray calls these while it optimizes a plan ----------------------------------------------
 
     def supports_projection_pushdown(self) -> bool:
         return True
@@ -130,7 +131,7 @@ class H5Datasource(Datasource):
         return not self._local_only
 
     def apply_projection(self, projection_map: dict[str, str] | None) -> H5Datasource:
-        """Return a datasource that reads these columns only."""
+        """Return a datasource that reads only these columns."""
         clone: H5Datasource = super().apply_projection(projection_map)
         names = clone.get_projection_map()
         if names is not None:
@@ -141,33 +142,34 @@ class H5Datasource(Datasource):
         return clone
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
-        """Return a datasource that yields only the rows that pass."""
+        """Return a datasource that reads only the rows that pass the predicate."""
         names = column_names(predicate_expr)
         specs = self._specs(names)
         check_names(names, specs)
         clone: H5Datasource = super().apply_predicate(predicate_expr)
         expression = predicate_expr.to_pyarrow()
+        # Ray pushes several filters one after another.
         clone._predicate = expression if self._predicate is None else self._predicate & expression
         clone._predicate_specs = {**self._predicate_specs, **{name: specs[name] for name in names}}
         return clone
 
     def rows_once(self) -> H5Datasource:
-        """Return a datasource of the same columns that reads each selected row once: it has no tail, nor a name."""
+        """Return a datasource that reads each selected row once: without tail handling, and without a name."""
         clone = copy.copy(self)
-        clone._tail, clone._plans, clone.epochs = None, Plans(), Epochs()
+        clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 
-    def with_rows_changed(self) -> H5Datasource:
-        """Return the same for a dataset behind whose reading the number of rows changes."""
+    def as_not_resumable(self) -> H5Datasource:
+        """Return a copy that is marked as not resumable."""
         clone = copy.copy(self)
-        clone.epochs = self.epochs.with_rows_changed()
+        clone.epochs = self.epochs.as_not_resumable()
         return clone
 
     def estimate_inmemory_data_size(self) -> int:
         plan = self.plan()
         return plan.num_positions * plan.row_bytes
 
-    # What Ray asks when it executes ---------------------------------------------------------
+    # Ray calls these when it executes a plan ------------------------------------------------
 
     def get_read_tasks(
         self,
@@ -175,18 +177,18 @@ class H5Datasource(Datasource):
         per_task_row_limit: int | None = None,
         data_context: DataContext | None = None,
     ) -> list[ReadTask]:
-        """Return a task a block. `parallelism` is a wish of Ray's that would cut blocks too small."""
+        """Return a task for each block. Ray's `parallelism` is not used: it would make blocks too small."""
         plan = self.plan()
-        # Ray asks several times, only to count; only the call that has a context runs the tasks.
+        # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             remainder = self.epochs.begin(plan, data_context)
             return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
-        # What `Dataset.input_files` tells, it takes from the tasks that only count.
+        # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
         files = tuple(plan.files.all_paths())
         return read_tasks(plan, plan, self._names, Remainder(), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
-        """Return the plan for the predicate and the columns as they are now."""
+        """Return the plan for the current predicate and columns."""
         names = tuple(name for name in self._names if name in self._columns)
         return self._plans.get(self._predicate, names, self._make_plan)
 
@@ -199,12 +201,12 @@ class H5Datasource(Datasource):
         return plan
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
-        """Return the specs of columns that a predicate names.
+        """Return the specs of the columns that a predicate names.
 
-        It may name a column that `columns` leaves out, but none that a selection dropped.
+        These may be columns that the argument `columns` leaves out, but not columns that a selection has dropped.
         """
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
-            raise PredicateError(f"predicate: {name!r} is another one in each epoch; filter by it after reading")
+            raise PredicateError(f"predicate: {name!r} changes every epoch; filter by it after reading")
         if self.get_projection_map() is not None:
             check_there(names, self._names)
         known = {**self._delivered, **self._added}
@@ -215,13 +217,13 @@ class H5Datasource(Datasource):
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
         columns = self._index.small_columns(stored)
         for name in self._predicate_specs.keys() & self._added.keys():
-            columns[name] = origin(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
+            columns[name] = place_column(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
         return evaluate(predicate, columns, self._index.num_rows)
 
 
 def each_row_once(ds: Dataset) -> Dataset:
-    """Return a dataset of the rows themselves: without those that pad an epoch, and with those that one leaves out."""
-    return with_datasources(ds, lambda source: source.rows_once() if isinstance(source, H5Datasource) else source)
+    """Return a dataset of each selected row once, without tail handling."""
+    return with_datasources(ds, lambda each: each.rows_once() if isinstance(each, H5Datasource) else each)
 
 
 def _added_columns(
@@ -240,7 +242,7 @@ def _added_columns(
     added = {spec.name: spec for spec, is_wanted in wanted.items() if is_wanted}
     for name in added.keys() & columns.keys():
         raise OptionError(
-            f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them out: "
-            "the file's with columns=[...], or the other"
+            f"the files have a column {name!r}, and read_h5 was asked to add one of that name; leave out the column of "
+            "the files with columns=[...], or the added one"
         )
     return added

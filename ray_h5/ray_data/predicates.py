@@ -1,4 +1,4 @@
-"""Predicates as expressions of Ray."""
+"""`where` and `kfold`: predicates as expressions of Ray."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, RowMask, as_criteria
 from ray_h5.planning.predicates.evaluate import no_scalar, passing
 from ray_h5.planning.predicates.virtual_columns import occurs
-from ray_h5.ray_data.batches import as_array
+from ray_h5.ray_data.preprocessing.batch_formats import as_array
 from ray_h5.ray_data.tasks import in_tasks
 
 
 class RowChooser:
-    """Chooses rows of a block, where Ray filters: after ``map_batches`` and other operators that are not read away."""
+    """Chooses rows of a block, where Ray filters: after ``map_batches`` and other operators that stop the pushdown."""
 
-    __name__ = "where"  # so Ray calls the operator
+    __name__ = "where"  # Ray shows it as the name of the operator
 
     def __init__(self, criterion: Criterion) -> None:
         self.criterion = criterion
 
     def __call__(self, *columns: BlockColumn) -> BlockColumn:
-        """Return a boolean for each row, as a column of the same kind of block."""
+        """Return a boolean for each row, as a column of the same type of block."""
         criterion = self.criterion
         if isinstance(criterion.wanted, RowMask):
             raise PredicateError(
@@ -52,13 +52,13 @@ class RowChooser:
         return _like(passes, columns[0])
 
     def pushed(self, *columns: pc.Expression) -> pc.Expression:
-        """Return the predicate for a datasource, over columns that may have got other names."""
+        """Return the predicate for a datasource. Columns may have been renamed."""
         return self.criterion.over([str(column) for column in columns]).expression
 
 
 def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
     try:
-        # NaN is a number, unless objects or a time have it for what is missing.
+        # In floating columns NaN is a number; in objects and times pandas marks missing values with it.
         is_series = isinstance(column, pd.Series)
         values = pa.array(column, from_pandas=column.dtype.kind != "f") if is_series else column
     except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
@@ -71,12 +71,12 @@ def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
 def _like(passes: pa.ChunkedArray, column: BlockColumn) -> BlockColumn:
     if not isinstance(column, pd.Series):
         return passes
-    # Of pandas' own booleans: they have nulls, as those of Arrow.
+    # pandas' nullable booleans, as Arrow's may be null.
     return pd.Series(passes.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get).array, column.index)
 
 
 def column_names(expression: Expr) -> frozenset[str]:
-    """Return the names of the columns that one of Ray's expressions names."""
+    """Return the names of the columns in an expression of Ray."""
     if isinstance(expression, ColumnExpr):
         return frozenset({expression.name})
     if isinstance(expression, UDFExpr) and isinstance(expression.fn, RowChooser):
@@ -92,27 +92,27 @@ def column_names(expression: Expr) -> frozenset[str]:
 
 
 def where(**criteria: Any) -> Expr:
-    """Return the predicate that all criteria hold, for ``Dataset.filter(expr=...)``.
+    """Return the predicate that is true where all criteria hold, for ``Dataset.filter(expr=...)``.
 
     Parameters
     ----------
     **criteria
-        What to compare columns with, as for `ray_h5.torch_data.where`, which says how.
+        Values to compare columns with, as described in `ray_h5.torch_data.where`.
 
     Returns
     -------
     ray.data.expressions.Expr
-        It can be combined with others by ``&``, ``|`` and ``~``.
+        Combine it with others by ``&``, ``|`` and ``~``.
 
     Raises
     ------
     PredicateError
-        If there is no criterion, or one of another kind.
+        If there is no criterion, or a value that is not one.
 
     Notes
     -----
-    Before ``map_batches`` Ray pushes the filter into the reading, after it Ray filters the blocks: the same rows pass.
-    `any_equal` then looks at the column of the block. `row_mask` works before ``map_batches`` only.
+    Before ``map_batches`` Ray pushes the filter into the reading. After it Ray filters the blocks, and the same rows
+    pass; `any_equal` then reads the column of the block. `row_mask` works only before ``map_batches``.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def where(**criteria: Any) -> Expr:
 
 
 def _as_expr(criterion: Criterion) -> Expr:
-    """Return an expression that Ray pushes into the reading, or evaluates itself, each with the same result."""
+    """Return an expression that Ray pushes into the reading or evaluates itself, with the same result."""
     chooser = RowChooser(criterion)
     args = [col(name) for name in criterion.columns]
     return PyArrowComputeUDFExpr(
@@ -150,29 +150,29 @@ def kfold(
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> list[tuple[Expr, Expr]]:
-    """Return `k` pairs of predicates: what to train on, and what to validate on.
+    """Return `k` pairs of predicates: the rows to train on, and the rows to validate on.
 
     Parameters
     ----------
     paths : str, path-like, or a sequence of them
         As for `read_h5`.
     k : int
-        Folds.
+        The number of folds.
     group : str
-        A column; rows of one value, such as those of one patient, are never split.
+        A column. Rows with the same value, such as those of one patient, are in one fold.
     stratify : str, optional
-        A column whose values each fold has in about the same shares.
+        A column. Each of its values has about the same share in all folds.
     seed : int
-        Draws the folds.
+        The seed that folds are drawn with.
     hdf5_group : str
-        The group of the files that column names are relative to.
+        The HDF5 group that column names are relative to.
     dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
 
     Raises
     ------
     OptionError
-        If there are fewer groups than folds, or `group` is no name.
+        If `group` has fewer values than there are folds, or is not a name.
     """
     files = FileOptions.of(
         paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths

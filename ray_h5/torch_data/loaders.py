@@ -142,7 +142,7 @@ class H5DataLoader(DataLoader[Any]):
         # Threads read arrays alone. What users wrote runs in `finish`, in the thread that asks for batches.
         finish: Callable[[Any], Any]
         if is_changed(self.dataset):
-            # A subclass makes samples or batches in its own way, which may not be safe in threads: nothing is read ahead.
+            # The methods of a subclass may not be safe in threads: nothing is read ahead.
             reads: Iterable[list[_ReadBatch]] = map(self._not_read, self._calls())
             finish = self._from_subclass
         else:

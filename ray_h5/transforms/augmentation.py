@@ -1,4 +1,4 @@
-"""What the augmentations share: a column of a batch, the keys of its rows, one sample as a batch of one."""
+"""The base class of augmentations: one column of a batch, changed by the keys of its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import is_number
-from ray_h5.transforms.keyed import Words, as_words, is_tensor, states_of, stream_id
+from ray_h5.transforms.keyed_random import Words, as_words, is_tensor, states_of, stream_id
 
 __all__ = ["ROW_KEY", "Augmentation", "as_numpy", "check_column", "check_probability", "kind_of"]
 
@@ -21,25 +21,25 @@ ROW_KEY: Final = "row_key"
 
 
 class Augmentation(ABC):
-    """A random change of one column that depends on the keys of the rows and on nothing else.
+    """A random change of one column. It depends on the options and the keys of the rows alone.
 
-    It is called with a batch (``ds.map_batches(augmentation)``), or used through `apply` and
-    `apply_batch`. What it is given is never changed.
+    It is called with a batch (``ds.map_batches(augmentation)``), or used through `apply` and `apply_batch`. It never
+    changes its arguments in place.
     """
 
     __slots__ = ()
 
     keeps_rows: ClassVar[bool] = True
-    """A batch has as many rows after as before."""
+    """The number of rows of a batch stays the same; a run can then resume within an epoch."""
 
     kind: ClassVar[str]
-    """What its draws go by: classes derived from it, as Ray does, have a name of their own, and the same draws."""
+    """Names the stream of random numbers. Ray derives classes with other names, which draw the same numbers."""
 
     column: str
     salt: int
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch with its column augmented; the other columns are the same objects.
+        """Return the batch with the column augmented; the other columns are the same objects.
 
         Parameters
         ----------
@@ -49,14 +49,14 @@ class Augmentation(ABC):
         Raises
         ------
         OptionError
-            If it is called with something else than a batch of arrays.
+            If `batch` is not a batch of arrays.
         UnknownColumnError
-            If the batch has no such column.
+            If the batch does not have the column.
         MissingRowKeyError
-            If the batch has no keys.
+            If the batch does not have the column ``row_key``.
         """
         if not isinstance(batch, Mapping):
-            raise self._no_batch(type(batch).__name__)
+            raise self._not_a_batch(type(batch).__name__)
         if self.column not in batch:
             raise UnknownColumnError(f"{type(self).__name__}: {no_column([self.column], batch)}")
         if ROW_KEY not in batch:
@@ -65,11 +65,11 @@ class Augmentation(ABC):
                 "read with read_h5(..., include_row_keys=True) and keep that column until here"
             )
         if not np.ndim(batch[ROW_KEY]):
-            raise self._no_batch("one row")
+            raise self._not_a_batch("one row")
         return {**batch, self.column: self.apply_batch(batch[self.column], batch[ROW_KEY])}
 
     def apply(self, sample: Any, key: Any) -> Any:
-        """Return one sample augmented: what `apply_batch` makes of it in any batch.
+        """Return one sample augmented, with the same result as in any batch.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Augmentation(ABC):
         """
         self._check_array(sample)
         try:
-            # torch makes an index of what int64 holds, and keys are uint64.
+            # operator.index of a tensor takes only int64, and keys are uint64.
             word = operator.index(key.item() if is_tensor(key) and key.ndim == 0 else key) % 2**64
         except TypeError as exc:
             raise OptionError(f"key={key!r}: expected an integer, the key of the row") from exc
@@ -88,7 +88,7 @@ class Augmentation(ABC):
 
     @abstractmethod
     def apply_batch(self, array: Any, keys: Any) -> Any:
-        """Return the rows of a batch augmented; the same array where there is nothing to do.
+        """Return the rows of a batch augmented; `array` itself where there is nothing to do.
 
         Parameters
         ----------
@@ -98,14 +98,14 @@ class Augmentation(ABC):
             The key of each row.
         """
 
-    def _no_batch(self, found: str) -> OptionError:
+    def _not_a_batch(self, found: str) -> OptionError:
         return OptionError(
             f"{type(self).__name__}({self.column!r}): expected a batch, {{column: array}}, found {found}; use "
             'ds.map_batches(it), batch_format="numpy", which is the default, and not ds.map(it)'
         )
 
     def _check_array(self, array: object) -> None:
-        """Raise an OptionError unless `array` is what rows come in."""
+        """Raise an OptionError unless `array` is an array or a tensor."""
         if not (is_tensor(array) or isinstance(array, (np.ndarray, np.generic))):
             raise OptionError(
                 f"{type(self).__name__}({self.column!r}): expected an array or a tensor, found "
@@ -118,13 +118,13 @@ class Augmentation(ABC):
         if words.shape != array.shape[:1]:
             raise SchemaMismatchError(
                 f"{type(self).__name__}({self.column!r}): {array.shape[0] if array.ndim else 'no'} rows, but keys of "
-                f"shape {tuple(words.shape)}; expected one key a row"
+                f"shape {tuple(words.shape)}; expected one key for each row"
             )
-        return states_of(_beside(array, words), stream_id(self.kind, self.column, self.salt))
+        return states_of(_like(array, words), stream_id(self.kind, self.column, self.salt))
 
 
-def _beside(array: Any, words: Any) -> Words:
-    """Return the words as what `array` is: numpy, or a tensor on the same device."""
+def _like(array: Any, words: Any) -> Words:
+    """Return the words as an array of numpy, or as a tensor on the same device, as `array` is."""
     if not is_tensor(array):
         return words.cpu().numpy().view(np.uint64) if is_tensor(words) else words
     if is_tensor(words):
@@ -135,9 +135,9 @@ def _beside(array: Any, words: Any) -> Words:
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor in this machine's memory as an array, over it unless torch negates it when it is read.
+    """Return a tensor in the memory of the CPU as an array: a view, except of a tensor with torch's negative bit.
 
-    None for bfloat16 and gradients: numpy has none.
+    None for tensors on other devices, of bfloat16 or with gradients: numpy has none of these.
     """
     import torch
 
@@ -147,7 +147,7 @@ def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
 
 
 def kind_of(array: Any) -> str:
-    """Return the kind of a dtype by numpy's letter; "V" for what torch alone has, such as float8."""
+    """Return the kind of a dtype by numpy's letter; "V" for dtypes that only torch has, such as float8."""
     if not is_tensor(array):
         return str(array.dtype.kind)
     name = str(array.dtype).removeprefix("torch.")
@@ -158,7 +158,7 @@ def kind_of(array: Any) -> str:
 
 
 def check_column(column: object) -> None:
-    """Raise an OptionError unless `column` can be the name of one."""
+    """Raise an OptionError unless `column` can be the name of a column."""
     if not isinstance(column, str):
         raise OptionError(f"column={column!r}: expected the name of one column; augment several one after another")
 

@@ -1,4 +1,4 @@
-"""How strongly to augment, by how much data there is."""
+"""Default strengths of augmentation for a number of training samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AugmentationDefaults", "augmentation_defaults"]
 
 @dataclass(frozen=True, slots=True)
 class AugmentationDefaults:
-    """Options to start from: ``SpecAugment("x", **defaults.spec_augment)``, and the same for the noise.
+    """Options to start a search from: ``SpecAugment("x", **defaults.spec_augment)``, and the same for the noise.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class AugmentationDefaults:
 
 @dataclass(frozen=True, slots=True)
 class _Strength:
-    """For fewer than `below` samples a class."""
+    """The strength of augmentation for fewer than `below` samples a class."""
 
     below: float
     time_part: float
@@ -63,17 +63,17 @@ def augmentation_defaults(samples_per_class: float, shape: Sequence[int]) -> Aug
     samples_per_class : float
         Training samples of the smallest class that matters.
     shape : sequence of int
-        Of one sample: (..., freq, time). Masks are a part of these, and never greater.
+        The shape of one sample: (..., freq, time). Masks are a part of these axes, and never greater.
 
     Raises
     ------
     OptionError
-        If there are no samples, or no number of them, or the shape has no two axes of at least one position.
+        If `samples_per_class` is not a number above 0, or `shape` does not have two axes of length 1 or more.
     """
     if not (is_number(samples_per_class) and 0 < samples_per_class < float("inf")):
-        raise OptionError(f"samples_per_class={samples_per_class!r}: expected a finite number of more than 0")
+        raise OptionError(f"samples_per_class={samples_per_class!r}: expected a finite number above 0")
     if np.ndim(shape) != 1 or len(shape) < 2 or not all(is_integer(size) and size >= 1 for size in shape):
-        raise OptionError(f"shape={shape!r}: expected that of a sample, (..., freq, time), integers of 1 or more")
+        raise OptionError(f"shape={shape!r}: expected the shape of a sample, (..., freq, time), integers of 1 or more")
     strength = next(each for each in _STRENGTHS if samples_per_class < each.below)
     freqs, times = shape[-2:]
     return AugmentationDefaults(

@@ -1,4 +1,4 @@
-"""Count, mean and sum of squared deviations of rows, in one pass, in parts that can be merged."""
+"""Count, mean and sum of squared deviations of rows, in one pass; moments of parts can be merged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer, is_integer
-from ray_h5.transforms.keyed import is_tensor
-from ray_h5.transforms.sums import in_two, moments_of
+from ray_h5.transforms.keyed_random import is_tensor
+from ray_h5.transforms.moment_sums import in_two, moments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,14 +32,14 @@ class Moments:
     Parameters
     ----------
     count : ndarray of int64
-        Values that were counted. All four arrays have the shape of a row with 1 for each axis that was
-        reduced, so that they broadcast against a row and against a batch of rows.
+        Number of values. All four arrays have the shape of a row with 1 for each axis that was reduced, so that they
+        broadcast against a row and against a batch of rows.
     mean : ndarray of float64
-        Their mean.
+        Mean of the values.
     low : ndarray of float64
-        What rounding took from the mean: that of two parts has to keep the digits that tell one from the other.
+        Rounding error of the mean. Merging subtracts the means of two parts, and needs their low digits.
     m2 : ndarray of float64
-        The sum of their squared deviations from the mean.
+        Sum of the squared deviations from the mean.
     axis : tuple of int
         The axes of a batch that were reduced, 0 (the rows) among them.
     """
@@ -51,7 +51,7 @@ class Moments:
     axis: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        # Arithmetic on arrays without axes, those of a scalar column, gives numbers, which torch does not take.
+        # For a scalar column numpy's arithmetic returns numbers instead of arrays, which torch does not take.
         for name in ("count", "mean", "low", "m2"):
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
@@ -66,14 +66,14 @@ class Moments:
         axis : int, tuple of int or None
             The axes to reduce, as in numpy's ``mean``. It must include 0, the rows.
         nan_policy : {"raise", "omit"}
-            What a NaN does: raise an error, or be left out of the count. Infinity is an error always.
+            Whether a NaN raises an error, or is left out. Infinity always raises an error.
         row_ids : ndarray, shape (n,), optional
-            What an error calls the rows by.
+            Ids of the rows, for the message of an error.
 
         Raises
         ------
         NonFiniteError
-            If there is an infinity, or a NaN that is not to be omitted, or values are too large to be squared.
+            If a value is infinite, or is NaN and not omitted, or values are too large to be squared.
         OptionError
             If `axis` or `nan_policy` cannot be used.
         UnsupportedColumnError
@@ -88,7 +88,7 @@ class Moments:
             return cls._of_none(batch.shape, axes)
         moments = cls(*moments_of(batch, axes, omit_nan=nan_policy == "omit" and batch.dtype.kind == "f"), axes)
         if not np.isfinite(moments.m2).all():
-            raise NonFiniteError(_what_is_not_finite(batch, nan_policy, row_ids))
+            raise NonFiniteError(_non_finite_message(batch, nan_policy, row_ids))
         return moments
 
     @classmethod
@@ -100,41 +100,42 @@ class Moments:
         """Return the moments of both sets of values.
 
         Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
-        COMPSTAT 1982. Means have twice the digits of float64: the difference of two large ones keeps those of float64.
+        COMPSTAT 1982. Means have twice the digits of float64, so that the difference of two large means has all
+        digits of float64.
 
         Raises
         ------
         SchemaMismatchError
-            If the two are not of rows of one shape and over the same axes.
+            If the two differ in the shape of rows or in axes.
         NonFiniteError
             If the values of both together are too large to be squared.
         """
         if self.mean.shape != other.mean.shape or self.axis != other.axis:
             raise SchemaMismatchError(
-                f"moments of shape {other.mean.shape} over axes {other.axis} cannot be merged with those of shape "
+                f"moments of shape {other.mean.shape} over axes {other.axis} cannot be merged with moments of shape "
                 f"{self.mean.shape} over axes {self.axis}"
             )
         count = self.count + other.count
-        # Where neither has a value all is 0, whatever it is divided by.
+        # Where neither has a value both counts are 0, and so is the share.
         share = other.count / np.maximum(count, 1)
-        # An overflow is found in the result. In this order a part without values adds 0, however large the mean.
+        # An overflow shows in the result. With this order of products a part without values adds 0 to a large mean.
         with np.errstate(invalid="ignore", over="ignore"):
             high, rest = other.mean - self.mean, other.low - self.low
             delta = high + rest
             m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
-            # Not delta, which is the other's mean where this part has no values, and has lost its low digits.
+            # Not delta: where this part has no values, delta is the other's mean without its low digits.
             mean, low = in_two(self.mean, high * share, self.low + rest * share)
         if not np.isfinite(m2).all():
             raise NonFiniteError(_TOO_LARGE)
         return Moments(count, mean, low, m2, self.axis)
 
     def std(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the standard deviation, numpy's with ``ddof=0``; 0 where nothing was counted."""
+        """Return the standard deviation, as numpy's with ``ddof=0``; 0 where there are no values."""
         deviation: np.ndarray[Any, np.dtype[np.float64]] = np.sqrt(self.m2 / np.maximum(self.count, 1))
         return deviation
 
     def constant(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return where the standard deviation is 0: of values that are all the same nothing is rounded."""
+        """Return where the standard deviation is 0. It is exactly 0 for values that are all the same."""
         return np.asarray(self.std() == 0)
 
     def pack(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -143,24 +144,24 @@ class Moments:
 
     @classmethod
     def unpack(cls, packed: np.ndarray[Any, np.dtype[np.float64]], axis: Iterable[int]) -> Moments:
-        """Return the moments that `pack` gave, of these axes."""
+        """Return the moments that `pack` was called on; `axis` as they had it."""
         count, mean, low, m2 = np.array(packed, dtype=np.float64)
         return cls(np.asarray(count).astype(np.int64), mean, low, m2, tuple(axis))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the moments as lists and numbers, which JSON keeps to the last bit."""
+        """Return the moments as lists and numbers, which JSON stores exactly."""
         arrays = {"count": self.count, "mean": self.mean, "low": self.low, "m2": self.m2}
         flat = {name: array.ravel().tolist() for name, array in arrays.items()}
         return flat | {"shape": list(self.mean.shape), "axis": list(self.axis)}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Moments:
-        """Return the moments that `to_dict` gave.
+        """Return the moments that `to_dict` was called on.
 
         Raises
         ------
         OptionError
-            If `state` is something else.
+            If `state` is not a result of `to_dict`.
         """
         try:
             shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
@@ -168,9 +169,9 @@ class Moments:
                 np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "low", "m2")
             )
         except (KeyError, TypeError, ValueError) as exc:
-            raise OptionError(f"expected what Moments.to_dict gave, found something else: {exc}") from exc
+            raise OptionError(f"expected a result of Moments.to_dict, found something else: {exc}") from exc
         _check_state(count, mean, low, m2, axis)
-        # Not by way of floats, which end at 2**53.
+        # Counts are not taken from the floats above, which are exact only up to 2**53.
         return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, low, m2, axis)
 
 
@@ -178,7 +179,7 @@ def _as_array(batch: Any) -> np.ndarray[Any, Any]:
     if not is_tensor(batch):
         return np.asarray(batch)
     tensor = batch.detach().cpu().resolve_conj().resolve_neg()
-    # numpy has no bfloat16, nor less; float32 has all their values.
+    # numpy does not have bfloat16 and float8; float32 has all their values.
     array: np.ndarray[Any, Any] = (
         tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
     ).numpy()
@@ -186,7 +187,7 @@ def _as_array(batch: Any) -> np.ndarray[Any, Any]:
 
 
 def _check_state(count: Any, mean: Any, low: Any, m2: Any, axis: tuple[int, ...]) -> None:
-    """Raise an OptionError unless these can be moments; NaN is none of them."""
+    """Raise an OptionError unless these can be moments; NaN cannot."""
     for name, fits, wanted in (
         ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
         ("mean", np.isfinite(mean), "finite numbers"),
@@ -196,36 +197,36 @@ def _check_state(count: Any, mean: Any, low: Any, m2: Any, axis: tuple[int, ...]
         if not np.all(fits):
             raise OptionError(f"{name} of moments: expected {wanted}, found something else")
     if 0 not in axis or any(each > mean.ndim or (each and mean.shape[each - 1] != 1) for each in axis):
-        raise OptionError(f"axis {axis} of moments does not go with their shape {mean.shape}")
+        raise OptionError(f"axis {axis} of moments does not fit their shape {mean.shape}")
 
 
 def check_axis(axis: Axis | list[int]) -> Axis:
-    """Return axes as Python's own integers.
+    """Return axes as Python integers.
 
     Raises
     ------
     OptionError
-        If they are no integers, or cannot have the rows among them whatever the shape of a batch.
+        If they are not integers, or axis 0, the rows, is not among them for any shape of a batch.
     """
     if axis is None:
         return None
     listed = axis if isinstance(axis, (tuple, list)) else (axis,)
     if not all(is_integer(each) for each in listed):
-        raise OptionError(f"axis={axis!r}: expected an integer, a tuple of them, or None")
+        raise OptionError(f"axis={axis!r}: expected an integer, a tuple of integers, or None")
     plain = tuple(map(int, listed))
-    # A negative one may be that of the rows.
+    # For some shape of a batch a negative axis is the axis of the rows.
     if 0 not in plain and all(each > 0 for each in plain):
         raise _without_rows(axis, plain)
     return plain if isinstance(axis, (tuple, list)) else plain[0]
 
 
 def _without_rows(axis: object, listed: tuple[int, ...]) -> OptionError:
-    advice = f"such as {(0, *listed)}" if listed else "0 for each element of a row by itself, or None for all axes"
+    advice = f"such as {(0, *listed)}" if listed else "0 for each element of a row separately, or None for all axes"
     return OptionError(f"axis={axis!r}: expected axis 0, the rows, among them, {advice}")
 
 
 def check_nan_policy(nan_policy: str) -> None:
-    """Raise an OptionError unless it is known what a NaN does."""
+    """Raise an OptionError unless `nan_policy` is one of the two."""
     if nan_policy not in ("raise", "omit"):
         raise OptionError(f"nan_policy={nan_policy!r}: expected 'raise' or 'omit'")
 
@@ -236,7 +237,7 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     Raises
     ------
     OptionError
-        If one of them does not exist, or the rows are not among them.
+        If an axis does not exist, or axis 0, the rows, is not among them.
     """
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
@@ -244,21 +245,21 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     given = tuple(range(ndim)) if plain is None else plain if isinstance(plain, tuple) else (plain,)
     for each in given:
         if not -ndim <= each < ndim:
-            raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes, rows first")
+            raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes; axis 0 is the rows")
     axes = tuple(sorted({each % ndim for each in given}))
     if 0 not in axes:
         raise _without_rows(axis, given)
     return axes
 
 
-def _what_is_not_finite(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:
+def _non_finite_message(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:
     nans, infinities = int(np.isnan(batch).sum()), int(np.isinf(batch).sum())
     places = np.argwhere(~np.isfinite(batch) if nan_policy == "raise" else np.isinf(batch))
     if len(places) == 0:
         return _TOO_LARGE
     row, *place = map(int, places[0])
     if row_ids is None:
-        which = f"row {row} of its batch (read_h5(..., include_row_ids=True) tells which row that is)"
+        which = f"row {row} of its batch (read_h5(..., include_row_ids=True) shows which row that is)"
     else:
         which = f"the row with row_id {row_ids[row]}"
     at = f" at {tuple(place) if len(place) > 1 else place[0]}" if place else ""

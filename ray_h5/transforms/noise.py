@@ -1,4 +1,4 @@
-"""Gaussian noise from the keys of rows."""
+"""GaussianNoise: noise drawn from the keys of rows."""
 
 from __future__ import annotations
 
@@ -15,36 +15,35 @@ from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.options import as_integer, is_number
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
-from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
+from ray_h5.transforms.keyed_random import Words, below, chance, is_tensor, words_of
 
 __all__ = ["GaussianNoise"]
 
 _POOL_BITS = 18
 _POOL = 1 << _POOL_BITS
-"""Values of a pool; two of them in float32 fit in a core's cache."""
+"""Values in a pool; two pools of float32 fit in the cache of a core."""
 
-_MOST = 1024
+_MAX_WINDOW = 1024
 """Greatest length of a window."""
 
-_NOTHING = _POOL + _MOST
-"""Where the window of nothing starts in a pool."""
+_ZERO_WINDOW = _POOL + _MAX_WINDOW
+"""Start of a pool's last window, which adds nothing."""
 
 _BLOCK_VALUES = 131_072
-"""Values worked on at a time, so that they stay in a core's cache; measured."""
+"""Values processed at a time, so that they stay in the cache of a core; measured."""
 
 
 @dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class GaussianNoise(Augmentation):
     """Add normal noise of mean 0.
 
-    The noise of each 1024 values of a row is the sum of two windows of two fixed pools, which start at
-    places drawn from the key of the row. A pool holds the quantiles of a normal distribution in an order
-    that looks random, so each value is normal, and independent of the others of its window and of those at
-    its position in other rows and epochs. Two rows, or two stretches of a row of many thousands of values,
-    may share one of their two windows, shifted, and are then correlated at that shift; nothing that is
-    averaged over a batch shows it. To draw a value of its own for each position would cost five times as
-    much. And there is no logarithm and no cosine, of which each machine has its own last digit: the noise
-    is the same, bit for bit, in numpy and in torch on every device.
+    The noise of each 1024 values of a row is the sum of two windows, one of each of two fixed pools. The windows start
+    at places drawn from the key of the row. A pool holds the quantiles of a normal distribution in pseudorandom order,
+    so each value is normal, and independent of the other values of its window and of those at its position in other
+    rows and epochs. Two rows, or two parts of a row of many thousands of values, may share one of their two windows,
+    shifted, and are then correlated at that shift; averages over a batch do not show it. Drawing each value separately
+    would cost five times as much. No logarithm or cosine is computed, whose last digit depends on the machine, so the
+    noise is the same, bit for bit, in numpy and in torch on every device.
 
     Parameters
     ----------
@@ -55,9 +54,9 @@ class GaussianNoise(Augmentation):
     p : float
         The probability that a row gets noise at all.
     clip : (float or None, float or None), optional
-        Limits that the rows with noise are held to; None on a side is no limit.
+        Limits that rows with noise are clipped to; None on a side means no limit.
     salt : int
-        Gives other draws to a second GaussianNoise of the same column.
+        Another salt gives a second GaussianNoise of the same column other draws.
 
     Raises
     ------
@@ -80,7 +79,7 @@ class GaussianNoise(Augmentation):
         check_probability(self.p)
         if not (is_number(self.std) and 0 <= self.std < float("inf")):
             raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
-        # Noise of a deviation in float32 would be other noise.
+        # A deviation in float32 would make other noise.
         object.__setattr__(self, "std", float(self.std))
         object.__setattr__(self, "salt", as_integer("salt", self.salt))
         object.__setattr__(self, "clip", _limits(self.clip))
@@ -91,7 +90,7 @@ class GaussianNoise(Augmentation):
         Parameters
         ----------
         array : ndarray or tensor, shape (n, ...)
-            The rows: float64, float32, float16 or, in torch, bfloat16. Halves are computed in float32.
+            The rows: float64, float32, float16 or, in torch, bfloat16. Dtypes of 16 bits are computed in float32.
         keys : ndarray or tensor of uint64, shape (n,)
             The key of each row.
 
@@ -107,7 +106,7 @@ class GaussianNoise(Augmentation):
         shared = as_numpy(array) if is_tensor(array) else array
         states = self._states(array if shared is None else shared, keys)
         size = math.prod(array.shape[1:])
-        # The first word of a row chooses it, the others say where its windows start.
+        # The first word of a row decides whether it gets noise, the others where its windows start.
         words = words_of(states, 0, 1 + 2 * _windows_of(size))
         chosen = chance(words[:, 0], self.p)
         places = _places(words[:, 1:], chosen)
@@ -157,10 +156,10 @@ class GaussianNoise(Augmentation):
 
 
 def _limits(clip: Any) -> tuple[float | None, float | None] | None:
-    """Return limits as a tuple, which can be hashed; None where there is none on either side."""
+    """Return limits as a tuple, which can be hashed; None where there is no limit on either side."""
     if clip is None:
         return None
-    # Of strings and of NaN no limit can be made.
+    # each == each is False for NaN, which cannot be a limit.
     known = isinstance(clip, (tuple, list)) and all(each is None or (is_number(each) and each == each) for each in clip)
     if not known or len(clip) != 2 or (None not in clip and clip[0] > clip[1]):
         raise OptionError(f"clip={clip!r}: expected (low, high) with low <= high, None for no limit on that side")
@@ -169,45 +168,45 @@ def _limits(clip: Any) -> tuple[float | None, float | None] | None:
 
 
 def _windows_of(size: int) -> int:
-    """Return how many windows a row has."""
-    return -(-size // _MOST)
+    """Return the number of windows in a row."""
+    return -(-size // _MAX_WINDOW)
 
 
 def _width(size: int) -> int:
-    """Return the length of the windows of a row: equal ones, none longer than `_MOST`."""
+    """Return the length of the windows of a row: all are equal, and at most `_MAX_WINDOW`."""
     return -(-size // max(1, _windows_of(size)))
 
 
 def _places(words: Words, chosen: Any) -> tuple[Any, Any]:
-    """Return where the windows start in the two pools, (n, windows) each; past the end for rows not chosen."""
+    """Return the starts of windows in the two pools, (n, windows) each; rows not chosen get the window of zeros."""
     drawn: Any = below(words, _POOL)
-    places = drawn * chosen[:, None] + ~chosen[:, None] * _NOTHING
+    places = drawn * chosen[:, None] + ~chosen[:, None] * _ZERO_WINDOW
     windows = words.shape[1] // 2
     return places[:, :windows], places[:, windows:]
 
 
 @lru_cache(maxsize=8)
 def _windows(std: float, dtype: str, width: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return views of all the windows of the two pools; to make them takes a tenth of the time of a small batch."""
+    """Return views of all windows of the two pools. Making them takes a tenth of the time of a small batch."""
     left, right = _scaled_pools(std, dtype)
     return sliding_window_view(left, width), sliding_window_view(right, width)
 
 
 @lru_cache(maxsize=4)
 def _scaled_pools(std: float, dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the pools, each of them with its first window again at its end, and then with a window of nothing.
+    """Return the pools. Each has its first window again at its end, and then a window that adds nothing.
 
-    Nothing is -0.0: to add it changes no bit of any value, also not of 0.0 and -0.0.
+    That window holds -0.0: adding it changes no bit of any value, not even of 0.0 and -0.0.
     """
-    nothing = np.full(_MOST, -0.0)
+    zeros = np.full(_MAX_WINDOW, -0.0)
     left, right = (
-        np.concatenate([pool, pool[:_MOST], nothing]) * (std / math.sqrt(2)) for pool in (_pool(0), _pool(1))
+        np.concatenate([pool, pool[:_MAX_WINDOW], zeros]) * (std / math.sqrt(2)) for pool in (_pool(0), _pool(1))
     )
     return left.astype(dtype), right.astype(dtype)
 
 
 def _pool(number: int) -> np.ndarray[Any, Any]:
-    """Return normal quantiles in an order that looks random."""
+    """Return normal quantiles in pseudorandom order."""
     words = words_of(np.array([number], dtype=np.uint64), 0, _POOL)[0]
     return np.tile(_quantiles(), _POOL // 65536)[np.argsort(words, kind="stable")]
 
@@ -215,7 +214,7 @@ def _pool(number: int) -> np.ndarray[Any, Any]:
 @lru_cache(maxsize=1)
 def _quantiles() -> np.ndarray[Any, Any]:
     """Return the quantiles of 65536 equal parts of a normal distribution, scaled to a deviation of exactly 1."""
-    # Wichura's algorithm AS 241, which NormalDist.inv_cdf is, is good to 16 digits.
+    # NormalDist.inv_cdf is Wichura's algorithm AS 241, with about 16 correct digits.
     normal = NormalDist()
     upper = np.array([normal.inv_cdf((32768 + part + 0.5) / 65536) for part in range(32768)])
     both = np.concatenate([-upper[::-1], upper])

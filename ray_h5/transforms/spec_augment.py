@@ -1,4 +1,4 @@
-"""SpecAugment: masks over stretches of time and bands of frequency."""
+"""SpecAugment: masks over spans of time and bands of frequency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.options import as_integer, is_integer, is_number
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
-from ray_h5.transforms.keyed import Words, below, chance, is_tensor, words_of
+from ray_h5.transforms.keyed_random import Words, below, chance, is_tensor, words_of
 
 __all__ = ["SpecAugment"]
 
@@ -23,31 +23,29 @@ _Span: TypeAlias = "tuple[int, Any, Any]"
 
 @dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class SpecAugment(Augmentation):
-    """Mask stretches of time and bands of frequency of spectrograms.
+    """Mask spans of time and bands of frequency of spectrograms.
 
-    Park et al., SpecAugment (Interspeech 2019), section 2, without time warping: the width of a mask is
-    uniform on 0 .. param, its start uniform on 0 .. size - width. The masks of one axis together leave
-    at least one position of it.
+    Park et al., SpecAugment (Interspeech 2019), section 2, without time warping: the width of a mask is uniform on
+    0 .. param, its start uniform on 0 .. size - width. The masks of one axis leave at least one position unmasked.
 
     Parameters
     ----------
     column : str
-        The column, of shape (n, freq, time) or (n, channels, freq, time) in a batch; where one kind of mask has
-        number 0 or width 0, samples need no axis for it, and (n, time) will do.
+        The column, of shape (n, freq, time) or (n, channels, freq, time) in a batch. Samples need no axis for masks
+        whose number or width is 0, so (n, time) is enough for time masks alone.
     time_mask_param, freq_mask_param : int
         Greatest width of a mask, in positions of its axis.
     num_time_masks, num_freq_masks : int
-        Masks of each sample; 0 leaves the axis alone.
+        Number of masks of each sample; 0 masks nothing along the axis.
     mask_value : float or "mean"
-        What a masked position is set to, a value that the dtype of the column can hold; "mean" is the mean of the
-        sample before masking, of those of its values that are not NaN, rounded to the nearest where the dtype has no
-        fractions.
+        The value of masked positions; the dtype of the column must be able to hold it. "mean" is the mean of the sample
+        before masking, without NaN, rounded to the nearest integer for integer dtypes.
     p : float
         The probability that a row is augmented at all.
     time_axis, freq_axis : int
-        The axes in one sample; negative ones count from the end.
+        The axes in one sample; negative axes count from the end.
     salt : int
-        Gives other draws to a second SpecAugment of the same column.
+        Another salt gives a second SpecAugment of the same column other draws.
 
     Raises
     ------
@@ -56,8 +54,7 @@ class SpecAugment(Augmentation):
     MaskTooLargeError
         When it is applied, if a param is greater than the axis.
     UnsupportedColumnError
-        When it is applied, if the column is not of a real dtype, or of one that cannot hold `mask_value`, or has
-        too few axes.
+        When it is applied, if the column has too few axes, or a dtype that is not real or cannot hold `mask_value`.
     """
 
     kind: ClassVar[str] = "SpecAugment"
@@ -78,19 +75,19 @@ class SpecAugment(Augmentation):
         check_probability(self.p)
         least = dict.fromkeys(("time_mask_param", "freq_mask_param", "num_time_masks", "num_freq_masks"), 0)
         for name, bound in {**least, "time_axis": None, "freq_axis": None, "salt": None}.items():
-            # Numbers as Python has them: those of numpy overflow, and JSON does not take them.
+            # Python integers: those of numpy overflow, and JSON does not take them.
             object.__setattr__(self, name, as_integer(name, getattr(self, name), bound))
         value = self.mask_value
         if not (is_number(value) or isinstance(value, bool) or (isinstance(value, str) and value == "mean")):
             raise OptionError(f"mask_value={value!r}: expected a real number or 'mean'")
         if value != "mean":
-            # Integers stay integers: floats end at 2**53.
+            # Integers stay integers: floats hold them exactly only up to 2**53.
             object.__setattr__(self, "mask_value", int(value) if is_integer(value) else float(value))
         if self._masks_axis("time") and self._masks_axis("freq") and self.time_axis == self.freq_axis:
             raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
 
     def _masks_axis(self, name: str) -> bool:
-        """Tell whether there may be masks along the axis at all."""
+        """Return whether there may be masks along the axis."""
         return bool(getattr(self, f"num_{name}_masks") and getattr(self, f"{name}_mask_param"))
 
     def apply_batch(self, array: Any, keys: Any) -> Any:
@@ -132,29 +129,29 @@ class SpecAugment(Augmentation):
         if self.mask_value != "mean" and not _holds(array.dtype, self.mask_value):
             raise UnsupportedColumnError(
                 f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, which cannot hold "
-                f"mask_value={self.mask_value!r}; use a value that it has, or cast the column first, such as with "
+                f"mask_value={self.mask_value!r}; use a value that it can hold, or cast the column first, such as with "
                 "read_h5(..., dtypes={...: 'float32'})"
             )
 
     def _axis(self, name: str, array: Any) -> int | None:
-        """Return an axis of the batch, once it is known that the masks fit on it; None where there are none."""
+        """Return the axis of a batch, checked against the masks; None where there are no masks along it."""
         if not self._masks_axis(name):
             return None
         axis: int = getattr(self, f"{name}_axis")
         param: int = getattr(self, f"{name}_mask_param")
-        rank = array.ndim - 1
-        if not -rank <= axis < rank:
+        num_axes = array.ndim - 1
+        if not -num_axes <= axis < num_axes:
             raise UnsupportedColumnError(
                 f"SpecAugment({self.column!r}): {name}_axis={axis}, but a sample has shape {tuple(array.shape[1:])}"
             )
-        position = axis % rank + 1
-        if param > array.shape[position]:
+        batch_axis = axis % num_axes + 1
+        if param > array.shape[batch_axis]:
             raise MaskTooLargeError(
                 f"SpecAugment({self.column!r}): {name}_mask_param={param} is greater than axis {axis} of the "
-                f"samples, which has length {array.shape[position]} (shape {tuple(array.shape[1:])}); use at most "
-                f"{array.shape[position]}, or num_{name}_masks=0"
+                f"samples, which has length {array.shape[batch_axis]} (shape {tuple(array.shape[1:])}); use at most "
+                f"{array.shape[batch_axis]}, or num_{name}_masks=0"
             )
-        return position
+        return batch_axis
 
     def _spans(self, states: Words, shape: Sequence[int], axes: tuple[int | None, int | None]) -> list[_Span]:
         """Return the masks along the axes of time and frequency."""
@@ -171,12 +168,12 @@ class SpecAugment(Augmentation):
 
 
 def _holds(dtype: Any, value: float) -> bool:
-    """Tell whether a dtype of numpy or torch has the value, rounded if it is a floating one."""
+    """Return whether a dtype of numpy or torch can hold the value; floating dtypes may round it."""
     name = str(dtype).removeprefix("torch.")
     if name == "bool":
         return bool(value in (0, 1))
     if name == "bfloat16":
-        name = "float32"  # of the same range
+        name = "float32"  # it has the same range
     found = np.dtype(name)
     if found.kind == "f":
         return not math.isfinite(value) or abs(value) <= float(np.finfo(found).max)
@@ -184,12 +181,12 @@ def _holds(dtype: Any, value: float) -> bool:
 
 
 def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[Any, Any]]:
-    """Return where masks start and how wide they are, each made from two words of a row."""
+    """Return the starts and widths of masks, each drawn from two words of a row."""
     spans = []
-    left: Any = chosen * (size - 1)
+    left: Any = chosen * (size - 1)  # positions that may still be masked
     for word in range(0, words.shape[1], 2):
         width = below(words[:, word], param + 1)
-        # Rows that are not chosen have nothing left, like those whose masks have used it up.
+        # Rows that are not chosen have no positions left, as rows whose masks have used all.
         width = width - (width - left) * (width > left)
         spans.append((below(words[:, word + 1], size + 1 - width), width))
         left = left - width
@@ -200,7 +197,7 @@ def _fill_array(array: np.ndarray[Any, Any], spans: list[_Span], value: float | 
     fill = _means(array) if value == "mean" else None
     out = _copy(array)
     for axis, start, width in spans:
-        # The masked positions of all rows by one assignment: booleans would be as many as there are values.
+        # One assignment for the masked positions of all rows. A boolean mask would be as large as the array.
         rows = np.repeat(np.arange(len(array)), width)
         positions = np.arange(len(rows)) + np.repeat(start - (np.cumsum(width) - width), width)
         filled = value if fill is None else fill[rows].reshape(-1, *[1] * (array.ndim - 2))
@@ -215,11 +212,11 @@ def _copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the mean of each sample, of what is not NaN in it."""
+    """Return the mean of each sample, without NaN."""
     axes = tuple(range(1, array.ndim))
     means = np.asarray(array.mean(axis=axes, dtype=np.float64))
     if array.dtype.kind != "f":
-        # By Python's integers: the greatest of 64 bits are rounded up in float64, to what the dtype does not have.
+        # Limited as Python integers: float64 rounds the greatest of 64 bits up, beyond the range of the dtype.
         limits = zip(np.rint(means), array.min(axis=axes), array.max(axis=axes), strict=True)
         return np.array([min(max(int(mean), int(low)), int(high)) for mean, low, high in limits], array.dtype)
     for row in np.flatnonzero(np.isnan(means)):
@@ -239,7 +236,7 @@ def _fill_tensor(array: Any, spans: list[_Span], value: float | str) -> Any:
             len(array), *[size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
         )
     if value != "mean":
-        # Of integers torch takes those of 64 bits alone.
+        # torch takes Python integers of up to 64 bits alone; the mask_value of a floating tensor may be greater.
         return array.masked_fill(masked, float(value) if array.is_floating_point() else value)
     if array.is_floating_point():
         means = torch.nanmean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)

@@ -1,4 +1,4 @@
-"""cluster/local.py runs a program on real nodes, ends as the program ends, and leaves nothing behind."""
+"""cluster/local.py runs a program on real nodes, ends as the program ends, and leaves no process or file."""
 
 import asyncio
 import glob
@@ -110,7 +110,7 @@ def test_the_readmes_command_trains_a_model():
 
 
 class Job:
-    """A job server whose log begins anew each time it is asked for, and breaks off twice while the job runs."""
+    """A job server whose log begins again with each request, and breaks off twice while the job runs."""
 
     def __init__(self):
         self.asked = 0

@@ -65,7 +65,7 @@ class Case:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is small and whole, so that damage to it tells something."""
+        """Whether it is small and undamaged, so that it can be damaged on purpose."""
         return self.error is None and self.fuzz and self.rows is None and not self.child
 
 

@@ -46,7 +46,7 @@ def _cut(keep: Callable[[int], int]) -> Callable[[Path], None]:
 
 
 def _flipped(place: bytes | int, libver: str = "latest", **options: Any) -> Callable[[Path], None]:
-    """Flip a byte at an offset, or a little behind a signature."""
+    """Flip a byte at an offset, or a few bytes after a signature."""
 
     def make(path: Path) -> None:
         plain(libver, chunks=(4, 4), **options)(path)

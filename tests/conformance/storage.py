@@ -1,4 +1,4 @@
-"""Where the bytes lie: storage layouts, chunk indexes, and what is around them in the file."""
+"""Storage layouts, chunk indexes, and what is around them in the file."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ import hdf5plugin  # noqa: F401  children find its filters registered
 import numpy as np
 
 from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.codecs.filters import BITSHUFFLE
 from ray_h5.hdf5.reader import RowReader
 
 MEMORY_BYTES = 4 << 30
 MOST_BYTES = 64 << 20
-BITSHUFFLE = 32008
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Outcome:
     values : mapping of str to str, optional
         For each column the digest of its values, or the error, which begins with "!".
     failure : str
-        What ended the child before it could tell: a signal, or the time limit.
+        What ended the child before it could report: a signal, or the time limit.
     trace : str
         Where it was then.
     """
@@ -119,7 +119,7 @@ def by_ours(path: str) -> dict[str, str]:
 
 
 def by_h5py(path: str, names: list[str]) -> dict[str, str]:
-    """Read columns with h5py, and tell which others there are."""
+    """Read columns with h5py, and list the others."""
     found: dict[str, str] = {}
     with _caught(found, "", Exception), h5py.File(path, "r") as file:
         for name in names:

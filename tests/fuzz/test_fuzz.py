@@ -12,9 +12,10 @@ import h5py
 import numpy as np
 import pytest
 
+import ray_h5
 from ray_h5.hdf5.reader import RowReader
 from tests.fuzz import campaign
-from tests.fuzz.campaign import BOTH, IDENTICAL, judge, run, run_all
+from tests.fuzz.campaign import BOTH, CALLS_LIBRARY, IDENTICAL, OUR_READING, judge, run, run_all
 
 FILES = 210
 
@@ -34,6 +35,11 @@ def test_processes_share_the_files(tmp_path: Path) -> None:
 
 
 # What the long runs rely on: a fault is seen -----------------------------------------------------
+
+
+def test_places_of_crashes_exist() -> None:
+    package = Path(ray_h5.__file__).parent
+    assert all((package / name).exists() for name in (*OUR_READING, *CALLS_LIBRARY))
 
 
 def _wrong_values(path: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ def to_the_end(*kept):
 def read(path):
     reader = RowReader(path)
     reader.read(["row"])
-    return reader, list(open_files._handles._open.values())
+    return reader, open_files._files.values()
 
 
 def ordinary(path):

@@ -1,4 +1,4 @@
-"""Where chunks lie: what libhdf5 says is believed only as far as it can be true."""
+"""The chunk index: what libhdf5 lists is checked before it is used."""
 
 import re
 import struct
@@ -57,7 +57,7 @@ BAD = {
         [*GOOD, chunk((4, 0), 9990, 11)],
         "11 bytes at offset 9990, past the file's end at 10000",
     ),
-    "begins behind the end of the file": ([chunk((0, 0), 10_001, 5)], "past the file's end"),
+    "begins past the end of the file": ([chunk((0, 0), 10_001, 5)], "past the file's end"),
     "an offset near the last possible": ([chunk((0, 0), HUGE - 1)], "past the file's end"),
     "an offset that wraps around with its size": ([chunk((0, 0), HUGE - 10, 48)], "past the file's end"),
     "a size near the largest possible": ([*GOOD, chunk((4, 0), 3000, HUGE)], "past the file's end"),
@@ -262,10 +262,10 @@ def test_contiguous_rows_without_end_take_no_memory(tmp_path):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Write a column of five chunks, and return its path and where each key of its B-tree lies.
+    """Write a column of five chunks, and return its path and the offset of each key of its B-tree.
 
     A key is the stored size (4 bytes), the filter mask (4) and the corner with one axis more
-    (8 each); behind it comes the address of the chunk.
+    (8 each); after it comes the address of the chunk.
     """
     path = write(
         tmp_path / "a.h5", {"x": np.arange(200).reshape(20, 10)}, "earliest", chunks=(4, 10), compression="gzip"

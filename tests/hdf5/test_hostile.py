@@ -65,7 +65,7 @@ def fixed(source, dataset="x"):
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """A folder of pipes, the current folder: whoever opens one waits for ever."""
+    """A folder of pipes, the current folder: a process that opens one waits for ever."""
     for folder in ("inside", "outside"):
         (tmp_path / folder).mkdir()
     for name in ("pipe0.h5", "pipe.h5"):
@@ -181,7 +181,7 @@ def test_virtual_columns_one_over_the_other(tmp_path):
     layout = RowReader(path).layout
     assert set(layout.columns) == {f"d{level}" for level in range(33)}
     assert_same(RowReader(path).read(["d32"])["d32"], ROWS)
-    with pytest.raises(CorruptFileError, match="column 'd40' lies over more than 32 other virtual datasets"):
+    with pytest.raises(CorruptFileError, match="column 'd40' comes from more than 32 nested virtual datasets"):
         RowReader(path).read(["d40"])
     assert all(isinstance(error, CorruptFileError) for error in layout.refused.values())
 
@@ -284,7 +284,7 @@ def test_groups_deeper_than_is_listed(tmp_path, monkeypatch):
     level = tree._level
     monkeypatch.setattr(tree, "_level", lambda *args: opened.append(1) or level(*args))
     path = deep_groups(tmp_path / "a.h5", 6000)
-    with pytest.raises(CorruptFileError, match="more than 2048 groups one in the other below group '/', too many"):
+    with pytest.raises(CorruptFileError, match="more than 2048 nested groups below group '/', too many"):
         RowReader(path).columns  # noqa: B018  they are found when asked for
     assert len(opened) < 2100
     assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]
@@ -327,7 +327,7 @@ def test_rows_larger_than_any_memory(tmp_path, options):
         file.create_dataset("x", (4, 1 << 58), "f4", **options)
         file["ok"] = ROWS
     reader = RowReader(tmp_path / "a.h5")
-    with pytest.raises(OutOfMemoryError, match=r"cannot have the memory for values of float32 of shape \(1, 28823"):
+    with pytest.raises(OutOfMemoryError, match=r"no memory for values of float32 of shape \(1, 28823"):
         reader.read(["x"], [0])
     assert reader.read(["ok"], [1])["ok"].tolist() == [1]
 

@@ -15,6 +15,7 @@ import pytest
 
 from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5 import open_files
+from ray_h5.hdf5.open_files import OpenFile
 from ray_h5.hdf5.reader import ReadStats, RowReader
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
@@ -37,8 +38,16 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def empty_cache(monkeypatch):
-    monkeypatch.setattr(open_files, "_handles", open_files._Handles())
+def empty_cache():
+    open_files.forget_all()
+
+
+def in_cache():
+    return [opened.path for opened in open_files._files.values()]
+
+
+def opened_by(reader):
+    return reader._opened.value
 
 
 def replace(path, values):
@@ -52,14 +61,14 @@ def replace(path, values):
 def test_fork(path, threads):
     reader = RowReader(path, threads=threads)
     first = reader.read(["x", "s"], [3, 1])
-    held = reader._held
+    held = opened_by(reader)
     rows = list(range(39, -1, -1))
-    found = in_fork(lambda: (reader.read(["x", "s"], rows), reader._held is held))
+    found = in_fork(lambda: (reader.read(["x", "s"], rows), opened_by(reader) is held))
     assert_same(found[0]["x"], VALUES[rows])
     assert_same(found[0]["s"], NAMES[rows])
     assert not found[1], "the child has handles of its own"
     # The parent goes on with its own.
-    assert reader._held is held
+    assert opened_by(reader) is held
     assert_same(reader.read(["x"], [3, 1])["x"], first["x"])
 
 
@@ -91,11 +100,11 @@ def test_fork_while_the_parent_reads_on(path):
 def test_fork_does_not_wait_for_locks_of_the_parent(path):
     reader = RowReader(path)
     reader.read(["x"])
-    held = reader._held
+    held = opened_by(reader)
     locked, done = threading.Event(), threading.Event()
 
     def hold():
-        with held._lock, open_files._handles._lock:
+        with held._lock, open_files._files._state.value.lock:
             locked.set()
             done.wait(20)
 
@@ -207,7 +216,7 @@ def test_no_more_files_stay_open_than_said(tmp_path):
     del reader
     gc.collect()
     assert open_descriptors() - before == most
-    assert len(open_files._handles._open) == most
+    assert len(in_cache()) == most
     # Those that were let go of are opened again.
     for i in (0, 5, most + 19):
         assert RowReader(paths[i]).read(["x"], [0])["x"].tolist() == [i]
@@ -219,32 +228,31 @@ def test_no_more_files_stay_open_than_said(tmp_path):
 def test_files_used_last_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
     paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(4)}) for i in range(4)]
-    first = RowReader(paths[0])._held
+    first = opened_by(RowReader(paths[0]))
     for path in (paths[1], paths[2], paths[0], paths[3]):
         RowReader(path)
-    assert RowReader(paths[0])._held is first
-    assert {access.path for access in open_files._handles._open} == {paths[0], paths[2], paths[3]}
+    assert opened_by(RowReader(paths[0])) is first
+    assert in_cache() == [paths[2], paths[3], paths[0]]
 
 
 @pytest.mark.usefixtures("empty_cache")
 def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
     # 10 chunks of 28 bytes each: two of the indexes fit.
-    monkeypatch.setattr(open_files, "MAX_INDEX_BYTES", 600)
+    monkeypatch.setattr(open_files._files, "max_bytes", 600)
     raw = write(tmp_path / "raw.h5", {"x": VALUES})
     paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i}, **STORAGES["gzip"]) for i in range(4)]
     for path in [raw, *paths]:
         RowReader(path).read(["x"], [0])
     RowReader(raw)
-    # Files without an index cost nothing, and stay.
-    assert [access.path for access in open_files._handles._open] == [*paths[2:], raw]
+    assert in_cache() == [*paths[2:], raw]
     for i, path in enumerate(paths):
         assert_same(RowReader(path).read(["x"])["x"], VALUES + i)
-    monkeypatch.setattr(open_files, "MAX_INDEX_BYTES", 0)
+    monkeypatch.setattr(open_files._files, "max_bytes", 0)
     for _ in range(2):
-        held = RowReader(paths[0])._held
-        held_again = RowReader(paths[0])._held
-        assert held is held_again, "the one in use stays"
-    assert [access.path for access in open_files._handles._open] == [raw, paths[0]]
+        reader = RowReader(paths[0])
+        reader.read(["x"], [0])
+        assert opened_by(RowReader(paths[0])) is opened_by(reader), "the one in use stays"
+    assert in_cache() == [paths[0]]
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -270,7 +278,7 @@ def test_files_that_were_replaced_do_not_stay_open(path):
         assert_same(RowReader(path).read(["x"], [1])["x"], VALUES[[1]] + i)
     gc.collect()
     assert replaced_and_still_open() == before
-    assert len(open_files._handles._open) == 1
+    assert len(in_cache()) == 1
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -359,7 +367,7 @@ def test_running_out_of_descriptors(path):
     def outcomes():
         found = []
         for spare in range(8):
-            open_files._handles = open_files._Handles()
+            open_files.forget_all()
             gc.collect()
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             # One of those in use was the listing itself.
@@ -383,7 +391,7 @@ def test_groups_and_policies_do_not_share_a_file(tmp_path):
     for _ in range(2):
         assert RowReader(tmp_path / "a.h5").read(["x"])["x"].tolist() == [1, 2]
         assert RowReader(tmp_path / "a.h5", group="group").read(["x"])["x"].tolist() == [3, 4]
-    assert len(open_files._handles._open) == 2
+    assert len(in_cache()) == 2
 
 
 # Threads -----------------------------------------------------------------------------------------
@@ -407,20 +415,20 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("other", ["opens it anew", "closes it"])
+@pytest.mark.parametrize("other", ["opens it again", "closes it"])
 def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     reader = RowReader(path)
     reader.read(["x"])
-    getpid, left = os.getpid, [None]
+    library, left = OpenFile.library, [None]
 
-    def getpid_and_let_go():
-        # A moment at which the reader has seen that it holds a file, and does not have it in hand yet.
+    def let_go_and_open(opened):
+        # The reader has its file in hand, and has read nothing yet.
         if left:
             left.clear()
-            reader._reopen() if other == "opens it anew" else reader.close()
-        return getpid()
+            reader._reopen() if other == "opens it again" else reader.close()
+        return library(opened)
 
-    monkeypatch.setattr(os, "getpid", getpid_and_let_go)
+    monkeypatch.setattr(OpenFile, "library", let_go_and_open)
     try:
         assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
     except OptionError as exc:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.transforms import Moments, sums
+from ray_h5.transforms import Moments, moment_sums
 
 AXES = {2: [None, 0, (0, 1), (0, -1)], 3: [None, 0, (0, 1), (0, 2), (2, 0), (0, -1)]}
 DTYPES = ["f8", "f4", "f2", "i1", "u2", "i4", "i8", "?", ">f4"]
@@ -223,11 +223,11 @@ def test_axes_may_be_integers_of_numpy(axis):
 
 def test_large_rows_leave_nothing_large_behind(monkeypatch):
     made = []
-    monkeypatch.setattr(sums, "_ones", lambda count: made.append(count) or np.ones(count))
-    rows = np.random.default_rng(0).standard_normal((3, 2 * sums._BLOCK_VALUES))
+    monkeypatch.setattr(moment_sums, "_ones", lambda count: made.append(count) or np.ones(count))
+    rows = np.random.default_rng(0).standard_normal((3, 2 * moment_sums._BLOCK_VALUES))
     found = Moments.of(rows)
     assert np.allclose([found.mean.item(), found.std().item()], [rows.mean(), rows.std()])
-    assert all(count <= sums._BLOCK_VALUES for count in made)
+    assert all(count <= moment_sums._BLOCK_VALUES for count in made)
 
 
 def test_what_is_not_finite_is_found_by_its_row_id():
@@ -274,5 +274,5 @@ def test_what_are_no_moments(damage):
     state = Moments.of(np.arange(6.0).reshape(3, 2), 0).to_dict()
     with pytest.raises(OptionError, match=r"moments|Moments|axis"):
         Moments.from_dict({**state, **damage})
-    with pytest.raises(OptionError, match="expected what Moments"):
+    with pytest.raises(OptionError, match="expected a result of Moments"):
         Moments.from_dict({name: value for name, value in state.items() if name not in damage})

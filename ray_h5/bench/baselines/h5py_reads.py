@@ -1,4 +1,4 @@
-"""Plain h5py, and plain reads of the stored bytes, the way a competent user writes them."""
+"""Plain h5py, and plain reads of the stored bytes, as a competent user writes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Extent(NamedTuple):
-    """Where some bytes of a column are stored: offset and size in bytes, and the chunk's filter mask."""
+    """A byte range of a column: offset and size in bytes, and the filter mask of the chunk."""
 
     offset: int
     size: int
@@ -32,7 +32,7 @@ class Extent(NamedTuple):
 
 
 def empty_columns(file: h5py.File, columns: Sequence[str]) -> Arrays:
-    """Return uninitialised arrays that whole columns fit into."""
+    """Return uninitialised arrays for whole columns."""
     return {name: np.empty(file[name].shape, file[name].dtype) for name in columns}
 
 
@@ -43,7 +43,7 @@ def h5py_bulk(file: h5py.File, out: Arrays) -> None:
 
 
 def h5py_fancy(file: h5py.File, columns: Sequence[str], rows: Rows) -> Arrays:
-    """Read distinct rows with ``d[sorted rows]``, which is the order h5py asks for, and put them in order."""
+    """Read distinct rows with ``d[sorted rows]``, as h5py needs them sorted, and put them in order."""
     if np.all(rows[1:] > rows[:-1]):
         return {name: file[name][rows] for name in columns}
     order = np.argsort(rows)
@@ -52,7 +52,7 @@ def h5py_fancy(file: h5py.File, columns: Sequence[str], rows: Rows) -> Arrays:
 
 
 def stored_extents(file: h5py.File, columns: Sequence[str]) -> dict[str, list[Extent]]:
-    """Return where the stored bytes of each column are: the chunks in row order, or the contiguous region."""
+    """Return the byte ranges of each column: its chunks in row order, or the contiguous region."""
     extents: dict[str, list[Extent]] = {}
     for name in columns:
         dataset = file[name]
@@ -67,7 +67,7 @@ def stored_extents(file: h5py.File, columns: Sequence[str]) -> dict[str, list[Ex
 
 
 class Decoder(NamedTuple):
-    """The bare decoder of a column, and buffers for what it takes and gives."""
+    """The bare decoder of a column, and buffers for its input, its output and steps between."""
 
     decoder: ChunkDecoder | None
     stored: np.ndarray[Any, Any]
@@ -76,7 +76,7 @@ class Decoder(NamedTuple):
 
 
 def chunk_decoders(reader: RowReader, columns: Sequence[str]) -> dict[str, Decoder]:
-    """Return what `pread_decode` needs for each column of a file."""
+    """Return the decoders and buffers that `pread_decode` needs for the columns of a file."""
     decoders = {}
     for name in columns:
         layout = reader.column(name)
@@ -89,9 +89,9 @@ def chunk_decoders(reader: RowReader, columns: Sequence[str]) -> dict[str, Decod
 
 
 def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    """Read the extents, a system call each, one behind the other into the buffer; decode nothing.
+    """Read the extents one after another into the buffer, each by one system call; decode nothing.
 
-    Chunks that lie side by side are not joined: this is the floor of a reader that takes one at a time.
+    Neighbouring chunks are not joined: this is the limit of a reader that reads one chunk at a time.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype
 
 
 def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: Mapping[str, Decoder]) -> None:
-    """Read the extents of each column, a system call each, and decode each into the same buffer."""
+    """Read the extents of each column, each by one system call, and decode each into the same buffer."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         for name, found in extents.items():

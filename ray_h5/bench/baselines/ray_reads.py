@@ -1,4 +1,4 @@
-"""The plain Ray ways: a minimal Datasource over h5py, and the same rows as Parquet."""
+"""Plain Ray: a minimal Datasource over h5py, and the same rows as Parquet."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["NaiveH5Datasource", "ray_naive", "ray_parquet", "write_parquet"]
 
 
 class NaiveH5Datasource(Datasource):
-    """One task per slice of a file, as many slices as Ray asks for; a task reads its slice with h5py.
+    """One task for each slice of a file, in the number that Ray asks for; a task reads its slice with h5py.
 
     Parameters
     ----------
     paths
         The files.
     columns
-        What to read.
+        The columns to read.
     """
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
@@ -46,7 +46,7 @@ class NaiveH5Datasource(Datasource):
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """Cut every file into equal slices, `parallelism` of them in all."""
+        """Cut every file into equal slices, about `parallelism` in all."""
         del data_context
         step = max(1, math.ceil(sum(self._rows) / parallelism))
         return [
@@ -77,11 +77,11 @@ def write_parquet(paths: Sequence[str], columns: Sequence[str], folder: str) -> 
 
     Columns of arrays become Ray's tensor columns.
     """
-    # As many blocks as files: a block becomes a file, and 200 files of 20 rows would be slower to read.
+    # One block for each file: each block becomes a Parquet file, and 200 files of 20 rows would be slower to read.
     dataset = ray.data.read_datasource(NaiveH5Datasource(paths, columns), override_num_blocks=len(paths))
     dataset.write_parquet(folder)
 
 
 def ray_parquet(folder: str) -> ray.data.Dataset:
-    """Return ``read_parquet`` of what `write_parquet` wrote, with Ray's defaults."""
+    """Return ``read_parquet`` of the files of `write_parquet`, with Ray's defaults."""
     return ray.data.read_parquet(folder)

@@ -1,7 +1,7 @@
-"""``ray-h5 bench augment``: SpecAugment and GaussianNoise on batches, and what they cost an epoch through Ray.
+"""``ray-h5 bench augment``: SpecAugment and GaussianNoise on batches, and their cost in an epoch through Ray.
 
-The baseline is the plain PyTorch way: in ``__getitem__`` a SpecAugment is made for each sample, clones it
-and masks it with torch's generator, ``randn_like`` makes the noise, and the samples are stacked.
+The baseline is plain PyTorch: ``__getitem__`` makes a SpecAugment for each sample, which clones the sample and masks it
+with torch's generator; ``randn_like`` makes the noise, and the samples are stacked.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["bench_augment"]
 
 _SHAPES = ((64, 1, 224, 313), (64, 43, 300))
 _BATCHES = 50
-"""Of a turn; with fewer, most of it is what the other contestant left the caches like."""
+"""Batches of a turn. With fewer, most of the time depends on what the other contestant left in the caches."""
 _COLUMN = "fhr_st"
 _BATCH_SIZE = 64
 _LEAST_STORE_BYTES = 1 << 30
 _GOAL = 10.0
 _SHARE = 0.1
-"""The greatest part of an epoch that augmentation may take."""
+"""The greatest share of an epoch that augmentation may take."""
 
 
 def bench_augment(options: BenchOptions) -> list[Result]:
@@ -51,7 +51,7 @@ def bench_augment(options: BenchOptions) -> list[Result]:
     RuntimeError
         If Ray is already running in this process.
     """
-    # As in the worker of a DataLoader.
+    # As in a worker process of a DataLoader.
     torch.set_num_threads(1)
     results = [result for shape in _SHAPES for result in _batches(shape, options.turns)]
     workload = make_workload("signals", options.folder, options.size)
@@ -62,7 +62,7 @@ def bench_augment(options: BenchOptions) -> list[Result]:
 
 
 def _batches(shape: tuple[int, ...], turns: int) -> list[Result]:
-    """Compare on batches in memory, each transform by itself and both together."""
+    """Compare on batches in memory: each transform alone, and both together."""
     array = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     cases: Mapping[str, tuple[Augmentation, ...]] = {
         "SpecAugment": (SpecAugment("x"),),
@@ -93,7 +93,7 @@ def _per_sample(array: np.ndarray[Any, Any], plain: list[Callable[[], Callable[[
         made = []
         for sample in samples:
             for make in plain:
-                # A new object for each sample, as a worker-safe Dataset does it.
+                # A new object for each sample, as in a worker-safe Dataset.
                 sample = make()(sample)  # noqa: PLW2901
             made.append(sample)
         default_collate(made)
@@ -135,11 +135,11 @@ _PLAIN: Mapping[str, Callable[[], Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 def _epochs(workload: Workload, turns: int) -> Result:
-    """Compare epochs with both transforms, fused into the tasks that read, to epochs without."""
+    """Compare epochs with both transforms, fused into the tasks that read, with epochs without."""
     plain = ray_h5.read_h5(list(workload.paths), columns=[_COLUMN], include_row_keys=True)
     augmented = plain
     for augmentation in (SpecAugment(_COLUMN), GaussianNoise(_COLUMN)):
-        # Whole blocks: to cut them into batches and join them again costs Ray more than the augmentation.
+        # Whole blocks: cutting them into batches and joining them again takes Ray longer than the augmentation.
         augmented = augmented.map_batches(augmentation, batch_size=None, zero_copy_batch=True)
     contestants = {
         OURS: partial(_epoch, augmented, workload.rows),

@@ -1,7 +1,7 @@
 """``ray-h5 bench filter``: an epoch of all rows, a tenth and a hundredth, against filtering after the reading.
 
-What is kept lies together: the recordings of some patients, the rows of some subjects. That is how
-people select; of rows strewn over all chunks each chunk has to be decoded, which the last cases show.
+The selected rows are neighbours, such as the recordings of some patients, as in most real selections. The last cases
+select rows that are scattered over all chunks, so that each chunk has to be decoded.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _CASES = {
     "signals": (("fhr_st", "target", "weight"), "guid"),
     "wide": (("vector", "label"), "subject"),
 }
-_STREWN = "quality"
+_SCATTERED_BY = "quality"
 
 
 def bench_filter(options: BenchOptions) -> list[Result]:
-    """Measure what a filter costs by what it keeps."""
+    """Measure the cost of a filter by the share of rows that it selects."""
     results: list[Result] = []
     with ray_session(2 << 30):
         for name, (columns, key) in _CASES.items():
@@ -56,7 +56,7 @@ def _bench_workload(workload: Workload, columns: Sequence[str], key: str, turns:
         share: {key: _some_values(workload, key, number)} for share, number in _SHARES.items()
     }
     if workload.name == "wide":
-        criteria["1% strewn"] = {_STREWN: ray_h5.between(0.0, 0.01)}
+        criteria["1% scattered"] = {_SCATTERED_BY: ray_h5.between(0.0, 0.01)}
     results: list[Result] = []
     medians: dict[str, float] = {}
     read: dict[str, int] = {}
@@ -82,20 +82,20 @@ def _counted(case: str, ours: int, full: int) -> Result:
 
 
 def _some_values(workload: Workload, key: str, share: float) -> list[Any]:
-    """Return values of a column that about a share of the rows have."""
+    """Return values of a column that about `share` of the rows have."""
     values = FileOptions.of(workload.paths).index([key]).look_up([key])[key].unique().to_pylist()
-    # From one end: their rows lie together.
+    # The first values, so that their rows are neighbours.
     return values[: max(1, round(share * len(values)))]
 
 
 def _rows_and_bytes(workload: Workload, columns: Sequence[str], chosen: dict[str, Any]) -> tuple[int, int]:
-    """Return how many rows pass, and how many bytes of the files reading them takes."""
+    """Return the number of rows that pass, and the bytes of the files that reading them takes."""
     index = FileOptions.of(workload.paths).index(columns)
     plan = make_plan(index, list(index.columns.values()), select(index, index.columns, where(**chosen)))
     bytes_read = 0
     for start in range(0, plan.num_rows, plan.block_rows):
-        ranks = np.arange(start, min(start + plan.block_rows, plan.num_rows))
-        bytes_read += read_rows(plan, plan.row_ids(ranks)).stats.bytes_read
+        selected_indexes = np.arange(start, min(start + plan.block_rows, plan.num_rows))
+        bytes_read += read_rows(plan, plan.row_ids(selected_indexes)).stats.bytes_read
     return plan.num_rows, bytes_read
 
 
@@ -104,7 +104,7 @@ def _ours(workload: Workload, columns: Sequence[str], chosen: dict[str, Any]) ->
 
 
 def _post_filter(workload: Workload, columns: Sequence[str], chosen: dict[str, Any]) -> ray.data.Dataset:
-    """Filter by the same reader's rows, after they were read."""
+    """Return a dataset of the same reader that filters rows after they are read."""
     (named,) = chosen
     expression = where(**chosen)
     ds = ray_h5.read_h5(workload.paths, columns=[*columns, named])

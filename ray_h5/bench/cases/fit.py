@@ -1,4 +1,4 @@
-"""``ray-h5 bench fit``: fitting Standardize on a column of workload `signals`, against one plain pass over it."""
+"""``ray-h5 bench fit``: fitting Standardize on a column of workload `signals`, against a plain pass over it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.ray_data.preprocessors import Standardize
+from ray_h5.ray_data.preprocessing.standardize import Standardize
 
 if TYPE_CHECKING:
     import ray.data
@@ -26,12 +26,12 @@ _AXES = {"one mean": None, "a mean a channel": (0, 2), "a mean an element": 0}
 
 
 def bench_fit(options: BenchOptions) -> list[Result]:
-    """Measure fits over different axes against reading the same column into batches.
+    """Measure fits over several axes against reading the same column into batches.
 
     Raises
     ------
     RuntimeError
-        If Ray is already running in this process, or a fit differs from numpy's figures.
+        If Ray is already running in this process, or a fit differs from numpy's results.
     """
     workload = make_workload("signals", options.folder, options.size)
     epoch_bytes = workload.rows * workload.row_bytes((_COLUMN,))

@@ -1,4 +1,4 @@
-"""``ray-h5 bench gpu``: how long a GPU waits for data in a loop whose step takes about 5 ms."""
+"""``ray-h5 bench gpu``: the time that a GPU waits for data in a loop whose step takes about 5 ms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray_h5.bench.measure import Result
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.workloads import make_workload
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.collate import TorchCollate, to_device
+from ray_h5.ray_data.training.collate import TorchCollate, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ _PREFETCH = 8
 
 
 def bench_gpu(options: BenchOptions) -> list[Result]:
-    """Measure the share of an epoch that a step waits for its batch.
+    """Measure the share of an epoch that steps wait for their batch.
 
     Raises
     ------
@@ -38,12 +38,12 @@ def bench_gpu(options: BenchOptions) -> list[Result]:
         If torch finds no CUDA device.
     """
     if not torch.cuda.is_available():
-        raise OptionError("bench gpu: torch finds no CUDA device here; it measures how long one waits")
+        raise OptionError("bench gpu: torch finds no CUDA device here; this bench measures how long one waits")
     workload = make_workload("signals", options.folder, options.size)
     step = _calibrated_step(torch.device("cuda"))
     shares: dict[str, list[float]] = {"shuffled": [], "shuffled, float16": []}
     with ray_session(max(4 << 30, 4 * workload.rows * workload.row_bytes(_COLUMNS))):
-        # One dataset each: an epoch of it is what a run with many epochs sees.
+        # Each dataset is made once, as a run with many epochs does.
         epochs = {
             "shuffled": _epochs(workload.paths, None),
             "shuffled, float16": _epochs(workload.paths, {"fhr_st": "float16"}),
@@ -64,10 +64,9 @@ def _epochs(paths: tuple[str, ...], dtypes: dict[str, str] | None) -> Callable[[
 
 
 def _waiting(batches: Iterable[dict[str, Any]], step: Callable[[torch.Tensor], None]) -> float:
-    """Return the share of an epoch that is spent waiting for a batch, from the first one on.
+    """Return the share of an epoch that is spent waiting for batches, without the first one.
 
-    The start of an epoch is not the loop's wait: a training run has its first batch made during the
-    end of the epoch before, or its validation.
+    The first batch is not counted: a training run makes it during the end of the epoch before, or its validation.
     """
     iterator = iter(batches)
     batch = next(iterator, None)

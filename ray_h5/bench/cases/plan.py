@@ -1,4 +1,4 @@
-"""``ray-h5 bench plan``: what planning an epoch costs the driver, on paper: no file is made."""
+"""``ray-h5 bench plan``: time and memory of the driver for planning an epoch; no file is made or read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bench_plan(options: BenchOptions) -> list[Result]:
     cases = {
         "10^8 rows, shuffled rows": (10**8, 1, None),
         "10^8 rows, shuffled chunks": (10**8, 16, None),
-        # Before the last one: the peak of the process's memory never comes down again.
+        # Before the case that needs the most memory: the peak of a process never falls.
         "10^10 rows, shuffled chunks": (10**10, 16, None),
         "10^8 rows, half selected, shuffled chunks": (10**8, 16, 2),
     }
@@ -50,7 +50,7 @@ def bench_plan(options: BenchOptions) -> list[Result]:
         selection = None if every is None else np.arange(0, index.num_rows, every)
         plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
         first = _one_block(plan, 0)
-        with_tasks = rows <= 10**9  # beyond, there are more tasks than one driver can start, whoever plans them
+        with_tasks = rows <= 10**9  # more rows need more tasks than one driver can start
         seconds = run_turns({OURS: partial(_plan_epoch, index, selection, with_tasks)}, options.turns)
         what = "plan and tasks of an epoch" if with_tasks else "plan of an epoch, without tasks"
         results.append(Contest("plan", f"{case}, {what}", seconds).within(_MOST_SECONDS))
@@ -60,7 +60,7 @@ def bench_plan(options: BenchOptions) -> list[Result]:
 
 
 def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
-    """Return an index of files that are nowhere, with about `rows` rows in all."""
+    """Return a row index of files that do not exist, with about `rows` rows in all."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, max(2, 2 * rows // _FILES), _FILES)
     files = FileTable(
@@ -72,7 +72,7 @@ def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
 
 
 def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool) -> object:
-    """Do what the driver does for an epoch: the plan, and a task a block."""
+    """Do the work of the driver for an epoch: the plan, and a task for each block."""
     plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
     if not with_tasks:
         return Remainder(3).cut(plan)

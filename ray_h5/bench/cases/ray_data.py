@@ -1,8 +1,7 @@
 """``ray-h5 bench ray``: epochs through Ray Data on workload `signals`, not shuffled.
 
-Every contestant makes its dataset or loader ahead of the timing and is timed over whole epochs of torch
-batches, as a training loop with many epochs would have it. Ray is started for this alone, with a small
-object store whose memory has been touched before, since the first touch costs many times the later ones.
+Every contestant makes its dataset or loader before the timing and is timed over whole epochs of torch batches, as in a
+training loop with many epochs. The bench starts a Ray of its own, see `ray_session`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _GOALS = {"ray_naive": 3.0, "ray_parquet": 5.0, "plain_loader(2)": 2.0, "ray_mat
 
 
 def bench_ray(options: BenchOptions) -> list[Result]:
-    """Measure epochs against the plain Ray and PyTorch ways, and the time to the first batch.
+    """Measure epochs against plain Ray and plain PyTorch, and the time to the first batch.
 
     Raises
     ------
@@ -46,11 +45,11 @@ def bench_ray(options: BenchOptions) -> list[Result]:
     """
     workload = make_workload("signals", options.folder, options.size)
     loader = plain_loader(workload.paths, _COLUMNS, batch_size=_BATCH_SIZE, num_workers=_LOADER_WORKERS)
-    # Its workers are forked here, while there are no threads of Ray in this process.
+    # This forks its workers, while this process has no threads of Ray.
     count_rows(loader, workload.rows)
     epoch_bytes = workload.rows * workload.row_bytes(_COLUMNS)
     with ray_session(max(_LEAST_STORE_BYTES, 4 * epoch_bytes)):
-        # Beside the folder that it is made from, and named after it, version and seed included.
+        # The name has that of the workload in it, with version and seed.
         parquet = cached_folder(
             options.folder,
             f"{Path(workload.paths[0]).parent.name}-parquet-v1",
@@ -88,7 +87,7 @@ def _epoch(dataset: ray.data.Dataset, rows: int) -> None:
 
 
 def _first_batch(workload: Workload) -> object:
-    """From the call of ``read_h5`` to the first batch."""
+    """Run from the call of ``read_h5`` to the first batch."""
     batches = iter(_batches(_read_ours(workload)))
-    # Returned with the batch, so that what is still running is ended outside the timed part.
+    # Returned with the batch, so that the rest of the execution ends outside the timed part.
     return next(batches), batches

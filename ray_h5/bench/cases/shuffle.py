@@ -1,4 +1,4 @@
-"""``ray-h5 bench shuffle``: what a shuffled epoch costs beside one in path order, and beside Ray's shuffles."""
+"""``ray-h5 bench shuffle``: the cost of a shuffled epoch against one in path order, and against Ray's shuffles."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _IMAGES = {
     "images 16 rows a chunk, gzip": 2,
     "images 128 rows a chunk, gzip": 3,
 }
-"""Cases, and the number of their file in the workload."""
+"""By case: the number of the file in the workload."""
 
 
 def bench_shuffle(options: BenchOptions) -> list[Result]:
-    """Measure shuffled epochs; a ratio of 1 against ``unshuffled`` says that shuffling costs nothing."""
+    """Measure shuffled epochs; a ratio of 1 against ``unshuffled`` means that shuffling costs nothing."""
     signals = make_workload("signals", options.folder, options.size)
     images = make_workload("images", options.folder, options.size)
     cases: dict[str, tuple[Sequence[str], list[str]]] = {"signals": (signals.paths, ["fhr_st", "target", "weight"])}

@@ -1,4 +1,4 @@
-"""A look at stored chunks before libhdf5 decodes them."""
+"""Checks stored chunks before libhdf5 decodes them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 from ray_h5.hdf5.checks.packed import wrong_nbit, wrong_scaleoffset
 from ray_h5.hdf5.chunk_index import ChunkGrid, ChunkIndex, corrupt_chunk, unfiltered_chunks
 from ray_h5.hdf5.codecs.codec import ByteShuffle
+from ray_h5.hdf5.codecs.filters import DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, UNCOMPRESSED
 from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.opening import is_transient
 from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
-from ray_h5.hdf5.source import ByteSource
+from ray_h5.storage.byte_source import ByteSource
 
-_DEFLATE, _SHUFFLE, _FLETCHER32, _NBIT, _SCALEOFFSET = 1, 2, 3, 5, 6
-_PACKED = frozenset({_NBIT, _SCALEOFFSET})
-_INFLATED = frozenset({_DEFLATE, _SHUFFLE, _FLETCHER32}) | _PACKED
+_PACKED = frozenset({NBIT, SCALEOFFSET})
+_INFLATED = UNCOMPRESSED | {DEFLATE} | _PACKED
 
 
 class _Chunk(NamedTuple):
@@ -38,9 +38,9 @@ class _Chunk(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ChunkGuard:
-    """Refuses chunks that libhdf5 (2.0) would take for whole although they are not.
+    """Refuses chunks that libhdf5 (2.0) would accept although they are incomplete.
 
-    It hands out uninitialised memory for a chunk that is stored or decoded too short, and can
+    libhdf5 returns uninitialised memory for a chunk that is stored or decoded too short, and can
     crash on a checksummed chunk of less than four bytes.
 
     Attributes
@@ -50,11 +50,11 @@ class ChunkGuard:
     layout : ColumnLayout
         A chunked column.
     source : ByteSource, optional
-        The bytes of the file; None where the offsets of chunks are not to be relied on.
+        The bytes of the file; None if the offsets of chunks are not reliable (user block, other file).
     index : ChunkIndex, optional
-        The chunks; None where libhdf5 lists them under the coordinates of others.
+        The chunks; None if libhdf5 lists them under the coordinates of other chunks.
     remembers : bool
-        Whether chunks that are whole are not looked at again: not so while a writer has the file.
+        Whether a chunk is checked once only. False while a writer has the file open.
     """
 
     path: str
@@ -140,16 +140,16 @@ class ChunkGuard:
     @property
     def _inflates(self) -> bool:
         ids = [step.id for step in self.layout.pipeline.steps]
-        return bool({_DEFLATE, *_PACKED} & set(ids)) and set(ids) <= _INFLATED and not _PACKED & set(ids[1:])
+        return bool({DEFLATE, *_PACKED} & set(ids)) and set(ids) <= _INFLATED and not _PACKED & set(ids[1:])
 
     def _wrong_size(self, size: int, mask: int) -> str | None:
-        """Say what is wrong with the stored size of a chunk, if its pipeline tells which it must be."""
+        """Return what is wrong with the stored size of a chunk, as far as its pipeline determines it; or None."""
         chunk_bytes, checksums, compressed = self.layout.chunk_bytes, 0, False
         for i, step in enumerate(self.layout.pipeline.steps):
             if mask >> i & 1:
                 continue
-            checksums += step.id == _FLETCHER32
-            if step.id not in {_SHUFFLE, _FLETCHER32}:
+            checksums += step.id == FLETCHER32
+            if step.id not in UNCOMPRESSED:
                 compressed, checksums = True, 0
         if compressed and size <= 4 * checksums:
             return f"expected more than {4 * checksums} bytes, found {size}"
@@ -165,18 +165,18 @@ class ChunkGuard:
         return None
 
     def _wrong_length(self, data: bytes, mask: int) -> str | None:
-        """Undo a pipeline that goes on after deflating, whose sizes in between nothing tells."""
+        """Return what is wrong with a chunk that had filters after deflate, so that sizes in between are unknown."""
         most = 2 * self.layout.chunk_bytes + (64 << 10)
         for i, step in reversed(list(enumerate(self.layout.pipeline.steps))):
             if mask >> i & 1:
                 continue
-            if step.id == _SCALEOFFSET:
+            if step.id == SCALEOFFSET:
                 return wrong_scaleoffset(data, step.client_data, self.layout.chunk_bytes, self.layout.item_bytes)
-            if step.id == _NBIT:
+            if step.id == NBIT:
                 return wrong_nbit(data, step.client_data, self.layout.chunk_bytes)
-            if step.id == _FLETCHER32:
-                data = data[:-4]  # libhdf5 looks at the sum
-            elif step.id == _SHUFFLE:
+            if step.id == FLETCHER32:
+                data = data[:-4]  # libhdf5 checks the sum
+            elif step.id == SHUFFLE:
                 if not ByteShuffle.takes(step.client_data):
                     return f"shuffle with parameters {step.client_data} cannot be undone"
                 shuffled = np.frombuffer(data, np.uint8)
@@ -193,7 +193,7 @@ class ChunkGuard:
 
 
 def _direct_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> tuple[int, bytes] | None:
-    """Return filter mask and stored bytes of a chunk; None where its look-up finds no chunk."""
+    """Return filter mask and stored bytes of a chunk; None if there is no such chunk."""
     try:
         mask, stored = dataset.id.read_direct_chunk(corner)
     except (OSError, RuntimeError, ValueError, MemoryError) as exc:

@@ -1,4 +1,4 @@
-"""Whether what nbit and scaleoffset have packed is all there: libhdf5 (2.0) reads on behind the end of less."""
+"""Checks that chunks packed by nbit and scaleoffset are complete: libhdf5 (2.0) reads past the end of a shorter one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _DEEPEST = 32
 
 
 def wrong_scaleoffset(data: bytes, parameters: Sequence[int], chunk_bytes: int, item_bytes: int) -> str | None:
-    """Compare what scaleoffset says of itself, values, their size and bits a value, with how much it has stored.
+    """Return what is wrong with a chunk of scaleoffset: too few bytes, or other parameters. None if nothing is.
 
-    HDF5 File Format Specification, IV.A.2.l: of the parameters, 2 is how many values a chunk has and 4 their size.
+    HDF5 File Format Specification, IV.A.2.l: parameter 2 is the number of values of a chunk, parameter 4 their size.
     """
     if tuple(parameters[2:5:2]) != (chunk_bytes // item_bytes, item_bytes):
         return (
@@ -27,10 +27,10 @@ def wrong_scaleoffset(data: bytes, parameters: Sequence[int], chunk_bytes: int, 
 
 
 def wrong_nbit(data: bytes, parameters: Sequence[int], chunk_bytes: int) -> str | None:
-    """Compare what the parameters of nbit say, values and the bits that are kept of each, with what is stored.
+    """Return what is wrong with a chunk of nbit: too few bytes, or other parameters. None if nothing is.
 
-    HDF5 File Format Specification, IV.A.2.l: how many parameters, whether nothing was packed, values, and
-    the type; a type is a class, a size and what is below it. Where nothing was packed, the type may be left out.
+    HDF5 File Format Specification, IV.A.2.l. The parameters are: their number, whether nothing was packed, the
+    number of values, and the type. A type is a class, a size and its members. It may be missing if nothing was packed.
     """
     try:
         _, as_it_was, values, *_ = parameters
@@ -39,7 +39,7 @@ def wrong_nbit(data: bytes, parameters: Sequence[int], chunk_bytes: int) -> str 
         else:
             item_bytes, (bits, _) = parameters[4], _kept_bits(parameters, 3)
             if values * item_bytes != chunk_bytes:
-                return f"expected nbit of {chunk_bytes} bytes, found it of {values} values of {item_bytes} bytes"
+                return f"expected nbit of {chunk_bytes} bytes, found {values} values of {item_bytes} bytes"
             least = -(-values * bits // 8)
     except (ValueError, IndexError):
         return f"nbit with parameters {tuple(parameters)} cannot be undone"
@@ -47,7 +47,7 @@ def wrong_nbit(data: bytes, parameters: Sequence[int], chunk_bytes: int) -> str 
 
 
 def _kept_bits(parameters: Sequence[int], at: int, depth: int = 0) -> tuple[int, int]:
-    """Return how many bits are kept of a value of the type at `at`, and where the next type is."""
+    """Return the number of bits that a value of the type at `at` keeps, and the position of the next type."""
     if depth > _DEEPEST:
         raise ValueError("a type inside itself")
     kind, size = parameters[at], parameters[at + 1]

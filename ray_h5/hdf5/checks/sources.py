@@ -1,4 +1,4 @@
-"""The guard of columns whose values are in other datasets: it looks at the chunks of those."""
+"""Checks the chunks of the datasets that a column's values come from, in other files or virtual datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_h5.errors import MissingSourceError
 from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.metadata.virtual import Mapping, Needed
+from ray_h5.hdf5.metadata.virtual import Needed, VirtualMapping
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
@@ -23,10 +23,10 @@ GuardOf: TypeAlias = Callable[[h5py.Dataset], ChunkGuard]
 
 
 class SourceGuard:
-    """Does what `ChunkGuard` does for a dataset in another file, or a virtual one, whose values come from others.
+    """Does the same as `ChunkGuard` for a dataset in another file, or for the sources of a virtual dataset.
 
-    Of a virtual dataset it follows the rows that are read to those of its sources; where a mapping does
-    not go row by row, to all rows of the source. What was found whole is not opened again.
+    It follows the rows of a virtual dataset to the rows of its sources. If a mapping is not row by row,
+    all rows of the source are checked. A dataset whose chunks were found complete is not opened again.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class SourceGuard:
         Makes the guard of a dataset that is stored in chunks.
 
     shared : dict, optional
-        The guards of all datasets that values of one column come from, by the file that names them and their names:
-        virtual datasets of virtual datasets lead to the same ones on any number of ways.
+        The guards of all datasets that the values of one column come from, by the naming file and their names.
+        Nested virtual datasets can lead to the same dataset in many ways.
     """
 
     def __init__(self, guard_of: GuardOf, shared: dict[tuple[str, str, str], SourceGuard] | None = None) -> None:
@@ -45,7 +45,7 @@ class SourceGuard:
         self._home = ""
         self._shape: tuple[int, ...] = ()
         self._chunks: ChunkGuard | None = None
-        self._mappings: list[Mapping] = []
+        self._mappings: list[VirtualMapping] = []
         self._bounds = np.empty((0, 2), np.int64)
 
     def check_column(self, name: str, request: Request, worker: Worker, library: Library) -> None:
@@ -60,17 +60,17 @@ class SourceGuard:
         if self._chunks is None and not self._mappings:
             return
         rows = look.new(self, needed(self._shape))
-        rows = rows[rows < self._shape[0]]  # what lies behind the end of a source is filled in
+        rows = rows[rows < self._shape[0]]  # rows past the end of a source get the fill value
         if not len(rows):
             return
         if self._chunks is not None:
             self._chunks.check_in(opened, request_of(rows), look.worker)
         # There may be thousands of mappings, and few that have a part of these rows.
-        first, behind = (np.searchsorted(rows, ends) for ends in self._bounds.T)
-        for number in np.flatnonzero(first < behind).tolist():
-            self._follow(self._mappings[number], opened, rows[first[number] : behind[number]], look)
+        first, stop = (np.searchsorted(rows, ends) for ends in self._bounds.T)
+        for number in np.flatnonzero(first < stop).tolist():
+            self._follow(self._mappings[number], opened, rows[first[number] : stop[number]], look)
 
-    def _follow(self, mapping: Mapping, opened: Opened, rows: np.ndarray, look: _Look) -> None:
+    def _follow(self, mapping: VirtualMapping, opened: Opened, rows: np.ndarray, look: _Look) -> None:
         for number, needed in mapping.followed(rows):
             names = mapping.names.numbered(number)
             key = self._home, *names
@@ -81,12 +81,12 @@ class SourceGuard:
             except MissingSourceError:
                 if not mapping.names.is_numbered:
                     raise
-                return  # libhdf5 stops counting there
+                return  # the end: libhdf5 uses numbered sources up to the first missing one
 
     def _open(self, dataset: h5py.Dataset) -> None:
         self._shape, self._home = dataset.shape or (1,), dataset.file.filename
         if dataset.is_virtual:
-            self._mappings = list(Mapping.all_of(dataset))
+            self._mappings = list(VirtualMapping.all_of(dataset))
             self._bounds = np.array([mapping.bounds for mapping in self._mappings], np.int64).reshape(-1, 2)
         elif dataset.chunks is not None:
             self._chunks = self._guard_of(dataset)
@@ -95,14 +95,14 @@ class SourceGuard:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The look before one read, and the rows of each dataset that it has been at."""
+    """The state of the check before one read: which rows of each dataset were checked."""
 
     worker: Worker
     library: Library
     _rows: dict[SourceGuard, np.ndarray] = field(default_factory=dict)
 
     def new(self, guard: SourceGuard, rows: np.ndarray) -> np.ndarray:
-        """Return those of some rows, given in ascending order, that were not looked at, and note them."""
+        """Return those of `rows` (ascending) that were not checked yet, and record them as checked."""
         known = self._rows.get(guard)
         if known is not None:
             rows = np.setdiff1d(rows, known, assume_unique=True)

@@ -1,7 +1,8 @@
-"""Undo lz4 and bitshuffle, which store their blocks alike.
+"""Decodes lz4 and bitshuffle, which store their blocks in the same way.
 
-Decoded size (8 bytes) and block size (4 bytes), then each block behind its stored size (4 bytes),
-all big-endian. Bitshuffle adds the elements that are left over when they are taken by eights.
+The header is the decoded size (8 bytes) and the block size (4 bytes). Then each block follows after its
+stored size (4 bytes). All are big-endian. Bitshuffle works on groups of eight elements; the remaining ones
+are stored at the end, as they are.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from ray_h5.hdf5.layout import FilterStep
 
 _HEADER = struct.Struct(">QI")
 _STORED_BYTES = struct.Struct(">I")
-_GROUP_BYTES = 1 << 19
-"""What is unpacked before it is unshuffled, in bytes. Less was slower by measurement, more is more memory."""
+_BATCH_BYTES = 1 << 19
+"""Bytes that are decompressed before they are unshuffled. Less was slower (measured), more needs more memory."""
 
 
 class Lz4(Codec):
-    """LZ4 blocks; one that LZ4 does not make smaller is stored as it is."""
+    """LZ4 blocks. A block that LZ4 cannot make smaller is stored as it is."""
 
     def decode(self, data: Bytes, out: Bytes) -> None:
         block = _block_bytes("lz4", data, out)
@@ -31,7 +32,7 @@ class Lz4(Codec):
 
 
 class Bitshuffle(Codec):
-    """Bit shuffle by blocks, each of them compressed by LZ4, by Zstandard or not at all."""
+    """Bit shuffle of blocks, each compressed by LZ4 or Zstandard, or not compressed."""
 
     def __init__(self, step: FilterStep) -> None:
         self._size = step.client_data[2]
@@ -63,27 +64,27 @@ class Bitshuffle(Codec):
         in_blocks = len(out) // eight * eight
         sizes = _stored_sizes("bitshuffle", data, block, in_blocks)
         end = _end(sizes)
-        left_over = data[end : end + len(out) - in_blocks]
-        if in_blocks + len(left_over) != len(out):
-            raise DecodeError(f"expected {len(out) - in_blocks} bytes behind the last block, found {len(left_over)}")
-        out[in_blocks:] = left_over
-        self._decode_groups(data, sizes, block, out[:in_blocks])
+        remainder = data[end : end + len(out) - in_blocks]
+        if in_blocks + len(remainder) != len(out):
+            raise DecodeError(f"expected {len(out) - in_blocks} bytes after the last block, found {len(remainder)}")
+        out[in_blocks:] = remainder
+        self._decode_batches(data, sizes, block, out[:in_blocks])
 
-    def _decode_groups(self, data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
-        group = max(_GROUP_BYTES // block, 1)
-        buffer = np.empty(min(group * block, len(out)), np.uint8)
+    def _decode_batches(self, data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
+        batch = max(_BATCH_BYTES // block, 1)  # blocks
+        buffer = np.empty(min(batch * block, len(out)), np.uint8)
         unpack, position = _UNPACK[self._compression], _HEADER.size
-        for first in range(0, len(sizes), group):
-            some = sizes[first : first + group]
+        for first in range(0, len(sizes), batch):
+            some = sizes[first : first + batch]
             end = position + len(some) * _STORED_BYTES.size + sum(some)
-            unshuffled = out[first * block : (first + group) * block]
+            unshuffled = out[first * block : (first + batch) * block]
             shuffled = buffer[: len(unshuffled)]
             unpack(data[position:end], some, block, shuffled)
             self._unshuffle(shuffled, block // self._size, unshuffled)
             position = end
 
     def _unshuffle(self, data: Bytes, block: int, out: Bytes) -> None:
-        # The size of an element is taken from the array, and its length is counted in them.
+        # imagecodecs takes the size of an element from the dtype, and the block size in elements.
         out, data = out.view(self._element), data.view(self._element)
         fill(out, data, "bitshuffle", imagecodecs.bitshuffle_decode, imagecodecs.BitshuffleError, blocksize=block)
 
@@ -99,7 +100,7 @@ def _block_bytes(name: str, data: Bytes, out: Bytes) -> int:
 
 
 def _stored_sizes(name: str, data: Bytes, block: int, decoded_bytes: int) -> list[int]:
-    """Return the stored sizes of the blocks of `decoded_bytes`, all of which lie within `data`."""
+    """Return the stored sizes of the blocks of `decoded_bytes`; raise unless all blocks are within `data`."""
     stored, size_at, sizes = data.data, _STORED_BYTES.unpack_from, list[int]()
     position, last = _HEADER.size, len(data) - _STORED_BYTES.size
     count = -(-decoded_bytes // block)
@@ -110,7 +111,7 @@ def _stored_sizes(name: str, data: Bytes, block: int, decoded_bytes: int) -> lis
         sizes.append(size)
         position += 4 + size
     if len(sizes) < count or position > len(data):
-        raise DecodeError(f"{name} block {len(sizes)} of {count} ends behind the {len(data)} stored bytes")
+        raise DecodeError(f"{name} block {len(sizes)} of {count} ends after the {len(data)} stored bytes")
     return sizes
 
 
@@ -119,7 +120,7 @@ def _end(sizes: list[int]) -> int:
 
 
 def _streams(data: Bytes, sizes: list[int]) -> list[memoryview]:
-    """Return the blocks without the sizes in front of them."""
+    """Return the blocks without their stored sizes."""
     stored, position, streams = data.data, 0, []
     for size in sizes:
         begin = position + _STORED_BYTES.size
@@ -131,7 +132,7 @@ def _streams(data: Bytes, sizes: list[int]) -> list[memoryview]:
 def _unpack_lz4(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
     last = len(out) - (len(sizes) - 1) * block
     if block in sizes or sizes[-1] == last:
-        # Blocks that LZ4 does not make smaller: bitshuffle compresses them all the same, lz4's own layout does not.
+        # A block as large as its data is stored as it is in lz4's own layout, but compressed in bitshuffle's.
         _unpack_each(_streams(data, sizes), block, out, "lz4", imagecodecs.lz4_decode, imagecodecs.Lz4Error)
         return
     framed = np.empty(_HEADER.size + len(data), np.uint8)
@@ -144,7 +145,7 @@ def _unpack_zstd(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
     streams = _streams(data, sizes)
     last = _zstd_frame(len(out) - (len(sizes) - 1) * block)
     frame = _zstd_frame(block)
-    # Frames that tell their size decode in one call as they would one by one, several times as fast.
+    # Frames with their decoded size can be decoded in one call, several times as fast as one by one.
     if all(stream[: len(frame)] == frame for stream in streams[:-1]) and streams[-1][: len(last)] == last:
         fill(out, b"".join(streams), "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
     else:
@@ -164,7 +165,7 @@ def _unpack_each(
 
 
 def _zstd_frame(decoded_bytes: int) -> bytes:
-    """Return how a frame of `decoded_bytes` begins if it tells that and nothing else of itself."""
+    """Return the header of a frame that has its decoded size and no other field."""
     magic = b"\x28\xb5\x2f\xfd"
     if decoded_bytes < 256:
         return magic + b"\x20" + decoded_bytes.to_bytes(1, "little")

@@ -1,6 +1,6 @@
-"""What undoes one filter: bytes in, bytes out, without libhdf5 and without the GIL.
+"""Codecs: each decodes one filter, bytes -> bytes, without libhdf5 and without the GIL.
 
-A step fills its output to the last byte or raises `DecodeError`, and writes nothing beyond it.
+A codec fills its output to the last byte or raises `DecodeError`. It writes nothing beyond its output.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Bytes = np.ndarray
 
 
 class DecodeError(ValueError):
-    """A chunk does not decode; the reader knows which one and says so."""
+    """A chunk cannot be decoded. The reader adds which one."""
 
 
 class Codec:
-    """Undoes one filter of a pipeline.
+    """Decodes one filter of a pipeline.
 
     Parameters
     ----------
     step : FilterStep
-        A filter whose client data it `takes`.
+        A filter whose client data `takes` accepts.
 
     Attributes
     ----------
     keeps_size : bool
-        Whether as many bytes come out as go in, a checksum apart.
+        Whether the filter keeps the number of bytes. A checksum does not count.
     """
 
     keeps_size: bool = False
@@ -41,12 +41,12 @@ class Codec:
     def __init__(self, step: FilterStep) -> None: ...
 
     @staticmethod
-    def takes(client_data: tuple[int, ...]) -> bool:  # noqa: ARG004  most streams decode without parameters
-        """Whether what a filter with these parameters has written can be undone here."""
+    def takes(client_data: tuple[int, ...]) -> bool:  # noqa: ARG004  most codecs need no parameters
+        """Return whether the output of a filter with these parameters can be decoded here."""
         return True
 
     def decode(self, data: Bytes, out: Bytes) -> None:
-        """Fill `out` with what `data` decode to."""
+        """Decode `data` into `out`."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class Deflate(Codec):
 
     @staticmethod
     def takes(client_data: tuple[int, ...]) -> bool:
-        # Its level means nothing here, but libhdf5 decodes no stream without one.
+        # Decoding does not use the level, but libhdf5 refuses to decode without one.
         return len(client_data) == 1 and client_data[0] <= 9
 
     def decode(self, data: Bytes, out: Bytes) -> None:
@@ -70,7 +70,7 @@ class Lzf(Codec):
 
 
 class Zstd(Codec):
-    """Zstandard: a frame or several, whether or not they tell their decoded size."""
+    """Zstandard: one or more frames, with or without their decoded size."""
 
     def decode(self, data: Bytes, out: Bytes) -> None:
         fill(out, data, "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
@@ -81,11 +81,11 @@ _BLOSC_COMPRESSORS = range(6)
 
 
 class Blosc(Codec):
-    """Blosc, the first: its header tells sizes, compressor and shuffle; it unshuffles by itself."""
+    """Blosc, version 1. Its header has the sizes, the compressor and the shuffle, which it undoes itself."""
 
     @staticmethod
     def takes(client_data: tuple[int, ...]) -> bool:
-        # The filter of libhdf5 stops at a compressor that it does not know, also to decode.
+        # The filter of libhdf5 refuses a compressor that it does not know, for decoding too.
         return len(client_data) < 7 or client_data[6] in _BLOSC_COMPRESSORS
 
     def decode(self, data: Bytes, out: Bytes) -> None:
@@ -93,9 +93,9 @@ class Blosc(Codec):
             raise DecodeError(f"expected a blosc header of 16 bytes, found {len(data)} bytes in all")
         decoded_bytes, _, stored_bytes = struct.unpack_from("<III", data.data, 4)
         check_header("blosc", decoded_bytes, out)
-        # blosc is not told where its input ends: it believes the header.
+        # blosc is not given the size of its input. It would read past the end if the header says so.
         if stored_bytes > len(data):
-            raise DecodeError(f"expected {stored_bytes} stored bytes, as the blosc header has it, found {len(data)}")
+            raise DecodeError(f"expected {stored_bytes} stored bytes, as the blosc header says, found {len(data)}")
         fill(out, data, "blosc", imagecodecs.blosc_decode, imagecodecs.BloscError)
 
 
@@ -116,7 +116,7 @@ class Fletcher32(Codec):
             raise DecodeError(f"expected a checksum of 4 bytes, found {len(data)} bytes in all")
         body, stored = data[:-4], int.from_bytes(data[-4:].tobytes(), "little")
         found = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
-        # HDF5 before 1.6.3 summed words in the byte order of the machine: each half is the other way round.
+        # HDF5 before 1.6.3 added words in the byte order of the machine, which swaps the bytes of each half.
         if stored not in {found, (found & 0x00FF00FF) << 8 | found >> 8 & 0x00FF00FF}:
             raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {found:#010x}")
         return body
@@ -143,14 +143,14 @@ class ByteShuffle(Codec):
 _BLOSC_HEADER = struct.Struct("<BBBBIIIII")
 _BLOSC_ELEMENT_LIMIT = 255
 _UNSHUFFLE_BYTES = 1 << 18
-"""What is unshuffled at a time, in bytes. 64 KiB was slower, 1 MiB not faster, by measurement."""
+"""Bytes that are unshuffled at a time. 64 KiB was slower, 1 MiB not faster (measured)."""
 
 
 def unshuffle(data: Bytes, size: int, out: Bytes) -> None:
-    """Put elements of `size` bytes together again, whose byte planes are in `data`.
+    """Assemble elements of `size` bytes from their byte planes in `data`.
 
-    A blosc chunk of one block, shuffled and not compressed, decodes to just this, several times as
-    fast as imagecodecs' byteshuffle or numpy do it.
+    blosc does it, several times as fast as imagecodecs' byteshuffle or numpy: with a header before them, the planes
+    are a blosc chunk of one block that is shuffled and not compressed.
     """
     if len(data) <= _UNSHUFFLE_BYTES and size <= _BLOSC_ELEMENT_LIMIT:
         framed = np.empty(_BLOSC_HEADER.size + len(data), np.uint8)
@@ -159,7 +159,7 @@ def unshuffle(data: Bytes, size: int, out: Bytes) -> None:
         return
     length = len(data) // size
     planes, elements = data[: length * size].reshape(size, length), out[: length * size].reshape(length, size)
-    # Bytes that do not fill an element are stored behind the planes, as they are.
+    # Bytes that do not fill an element are stored after the planes, as they are.
     out[length * size :] = data[length * size :]
     if size > _BLOSC_ELEMENT_LIMIT:
         np.copyto(elements, planes.T)
@@ -182,10 +182,10 @@ def _decode_framed(framed: Bytes, size: int, out: Bytes) -> None:
 
 
 class Szip(Codec):
-    """Szip, by libaec: four bytes that tell the decoded size, then the coded pixels.
+    """Szip, by libaec: four bytes with the decoded size, then the coded pixels.
 
-    libaec would also drop the padding of scanlines and put byte planes together. It does that with
-    whatever is in its memory if the stream ends early, so here it decodes and no more.
+    libaec could also drop the padding of scanlines and assemble byte planes. If the stream ends early, it
+    does that with uninitialised memory. So libaec only decodes, and the rest is done here.
     """
 
     def __init__(self, step: FilterStep) -> None:
@@ -201,7 +201,7 @@ class Szip(Codec):
         if len(client_data) != 4:
             return False
         _, block, bits, line = client_data
-        # What libhdf5 keeps to when it writes.
+        # The limits of libhdf5 when it writes.
         return bits in {8, 16, 32, 64} and block in range(2, 33, 2) and block <= line <= 128 * block
 
     def decode(self, data: Bytes, out: Bytes) -> None:
@@ -250,17 +250,17 @@ def fill(
     error: type[Exception],
     **parameters: int,
 ) -> None:
-    """Fill `out` by a decoder of imagecodecs, to the last byte."""
+    """Fill `out` to the last byte with a decoder of imagecodecs."""
     try:
         decoded = decode(data, **parameters, out=out)
-    except (error, ValueError) as exc:  # ValueError: sizes that the decoder's integers do not hold
+    except (error, ValueError) as exc:  # ValueError: sizes that overflow the decoder's integers
         raise DecodeError(f"the {name} stream is damaged ({exc})") from exc
-    # libhdf5 takes a short stream and leaves the rest of the chunk uninitialised.
+    # libhdf5 would accept a short stream and leave the rest of the chunk uninitialised.
     if len(decoded) != len(out):
         raise DecodeError(f"expected {len(out)} decoded bytes, found {len(decoded)}")
 
 
 def check_header(name: str, decoded_bytes: int, out: Bytes) -> None:
-    """Compare the decoded size that a stream tells of itself."""
+    """Raise unless the decoded size in the header of a stream is that of `out`."""
     if decoded_bytes != len(out):
         raise DecodeError(f"expected {len(out)} decoded bytes, the {name} header says {decoded_bytes}")

@@ -1,7 +1,7 @@
-"""Undo a filter pipeline: filter id -> decode step, without libhdf5 and without the GIL.
+"""Decodes chunks: filter id -> codec, and the codecs of a whole filter pipeline; without libhdf5 and the GIL.
 
-A filter that is not here is not an error: columns whose pipeline is not `decodes`-able are read
-through h5py. To add one, write its step and register it in `CODECS`.
+A filter without a codec is not an error: h5py reads columns whose pipeline is not decoded here. To
+add one, write its class and register it in `CODECS`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
 import numpy as np
 
+from ray_h5.hdf5.codecs import filters
 from ray_h5.hdf5.codecs.bitshuffle import Bitshuffle, Lz4
 from ray_h5.hdf5.codecs.codec import Blosc, Bytes, ByteShuffle, Codec, DecodeError, Deflate, Fletcher32, Lzf, Szip, Zstd
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
@@ -19,40 +19,40 @@ from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 __all__ = ["ChunkDecoder", "DecodeError", "decodes"]
 
 CODECS: dict[int, type[Codec]] = {
-    1: Deflate,
-    2: ByteShuffle,
-    3: Fletcher32,
-    4: Szip,
-    32000: Lzf,
-    32001: Blosc,
-    32004: Lz4,
-    32008: Bitshuffle,
-    32015: Zstd,
+    filters.DEFLATE: Deflate,
+    filters.SHUFFLE: ByteShuffle,
+    filters.FLETCHER32: Fletcher32,
+    filters.SZIP: Szip,
+    filters.LZF: Lzf,
+    filters.BLOSC: Blosc,
+    filters.LZ4: Lz4,
+    filters.BITSHUFFLE: Bitshuffle,
+    filters.ZSTD: Zstd,
 }
 
 
 def decodes(pipeline: FilterPipeline) -> bool:
-    """Whether every step is known here, and the size of what each yields can be told beforehand.
+    """Return whether there is a codec for every filter, and the size of each intermediate result is known.
 
-    What comes out of a compressor is of unknown size, so a chunk that went through another step
-    after it can only be decoded into a buffer that is grown by trial: h5py does those.
+    The output of a compressor has an unknown size. A filter after it (other than a checksum) would have to be decoded
+    into a buffer of unknown size. h5py reads such columns.
     """
-    steps = [_undo(step) for step in pipeline.steps]
+    codecs = [_codec_of(step) for step in pipeline.steps]
     # The size of a checksum is known, so one may follow a compressor.
-    last = len(steps) - 1 - (len(steps) > 1 and isinstance(steps[-1], Fletcher32))
-    return None not in steps and all(step is not None and step.keeps_size for step in steps[:last])
+    last = len(codecs) - 1 - (len(codecs) > 1 and isinstance(codecs[-1], Fletcher32))
+    return None not in codecs and all(codec is not None and codec.keeps_size for codec in codecs[:last])
 
 
-def _undo(step: FilterStep) -> Codec | None:
-    undo = CODECS.get(step.id)
-    return undo(step) if undo is not None and undo.takes(step.client_data) else None
+def _codec_of(step: FilterStep) -> Codec | None:
+    codec = CODECS.get(step.id)
+    return codec(step) if codec is not None and codec.takes(step.client_data) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A step, what it yields in bytes, and which buffer that goes to: another one than it is read from."""
+    """A codec, the size of its output in bytes, and the buffer for it: not the buffer that it reads from."""
 
-    step: Codec
+    codec: Codec
     size: int
     slot: int
 
@@ -63,7 +63,7 @@ class ChunkDecoder:
     Parameters
     ----------
     pipeline : FilterPipeline
-        A pipeline that `decodes`.
+        A pipeline for which `decodes` is true.
     chunk_bytes : int
         Size of a decoded chunk, in bytes.
     """
@@ -75,7 +75,7 @@ class ChunkDecoder:
         self._stages: dict[int, tuple[_Stage, ...]] = {}
 
     def stores_raw(self, masks: np.ndarray) -> np.ndarray:
-        """Tell for each filter mask (uint32) whether its chunk is stored as it is."""
+        """Return for each filter mask (uint32) whether all filters were skipped for its chunk."""
         return (masks & self._all_skipped) == self._all_skipped
 
     def decode(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes]) -> None:
@@ -86,12 +86,12 @@ class ChunkDecoder:
         data : numpy.ndarray
             The stored bytes.
         mask : int
-            The chunk's filter mask: bit i set means that step i was skipped when it was written.
-            Bits past the pipeline mean nothing.
+            The chunk's filter mask: if bit i is set, filter i was skipped when it was written. Bits
+            past the pipeline are ignored.
         out : numpy.ndarray
-            Receives exactly `chunk_bytes` bytes.
+            The output, of `chunk_bytes` bytes.
         scratch : callable
-            ``scratch(slot, nbytes)`` lends a buffer for what passes between two steps.
+            ``scratch(slot, nbytes)`` returns a buffer for the result of one codec and the input of the next.
 
         Raises
         ------
@@ -103,30 +103,30 @@ class ChunkDecoder:
         if stages is None:
             stages = self._stages[mask] = self._plan(mask)
         for stage in stages[:-1]:
-            if isinstance(stage.step, Fletcher32):
-                data = stage.step.check(data)
+            if isinstance(stage.codec, Fletcher32):
+                data = stage.codec.check(data)
             else:
                 between = scratch(stage.slot, stage.size)
-                stage.step.decode(data, between)
+                stage.codec.decode(data, between)
                 data = between
         if stages:
-            stages[-1].step.decode(data, out)
+            stages[-1].codec.decode(data, out)
         elif len(data) == len(out):
             out[:] = data
         else:
             raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
 
     def _plan(self, mask: int) -> tuple[_Stage, ...]:
-        """Return the stages of a chunk, in the order in which they are undone."""
+        """Return the stages of a chunk in decoding order: the last filter first."""
         size, slot, stages = self._chunk_bytes, 0, list[_Stage]()
-        for i, described in enumerate(self._pipeline.steps):
+        for i, step in enumerate(self._pipeline.steps):
             if mask >> i & 1:
                 continue
-            step = _undo(described)
-            if step is None:
-                raise DecodeError(f"{described.name} with parameters {described.client_data} is not decoded here")
-            stages.append(_Stage(step, size, slot))
-            if isinstance(step, Fletcher32):
+            codec = _codec_of(step)
+            if codec is None:
+                raise DecodeError(f"{step.name} with parameters {step.client_data} is not decoded here")
+            stages.append(_Stage(codec, size, slot))
+            if isinstance(codec, Fletcher32):
                 size += 4
             else:
                 slot = 1 - slot

@@ -1,1 +1,1 @@
-"""What an open file says of its columns: bytes of headers -> layouts."""
+"""The metadata of an open file -> layouts of columns. No row is read."""

@@ -1,4 +1,4 @@
-"""What lies outside a file: which of it may be read, and where libhdf5 would look for it."""
+"""Files that another file refers to: which of them may be read, and where libhdf5 looks for them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import ExternalDataError, OptionError
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.metadata.opening import absolute_path, translated
 from ray_h5.messages import printable
+from ray_h5.storage.local import PathLike, absolute_path
 
-PathLike = str | os.PathLike[str]
-
-# libhdf5 looks there first, whatever the file says.
+# Environment variables that libhdf5 puts before the names in a file.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 
 
 def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-    """Return the folders that a user means, as absolute paths: another process has another current folder.
+    """Return the folders as absolute paths: other processes have other current folders.
 
     A single string is one folder, not a list of its letters: ``/`` among them would allow everything.
 
     Raises
     ------
     OptionError
-        If they are not names of folders, or one is empty, which would mean the current folder of each process.
+        If they are not names of folders, or one is empty: that would be the current folder of each process.
     """
     given = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
     try:
@@ -40,7 +37,7 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExternalPolicy:
-    """Which files outside the opened one may be read: those below `roots`."""
+    """Which other files may be read: those below `roots`."""
 
     roots: tuple[str, ...] = ()
 
@@ -49,30 +46,30 @@ class ExternalPolicy:
         return cls(tuple(os.path.realpath(root) for root in as_roots(allow_external)))
 
     def admit(self, path: str, *, home: str, where: str) -> None:
-        """Raise unless a file that another one refers to may be read.
+        """Raise unless a file may be read that another file refers to.
 
         Parameters
         ----------
         path : str
-            The file; a relative name is one that libhdf5 looks up in the current folder.
+            The file. libhdf5 looks up a relative name in the current folder.
         home : str
-            The file that was opened first: what leads back to it leads nowhere else.
+            The file that was opened first. It may always be read.
         where : str
-            What refers to it, for messages.
+            The link or dataset that refers to `path`, for messages.
 
         Raises
         ------
         ExternalDataError
-            If it lies outside the roots, or its name is relative to the current folder of a process.
+            If it is outside the roots, or its name is relative to the current folder of a process.
         """
         shown, real = printable(path), os.path.realpath(path)
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
                 raise ExternalDataError(
-                    f"{home}: {where} leads to {shown}, but {variable} tells libhdf5 to look elsewhere; unset it"
+                    f"{home}: {where} leads to {shown}, but {variable} makes libhdf5 look elsewhere; unset it"
                 )
         if not os.path.isabs(path):
-            # What is looked at here might not be what another process reads.
+            # Another process, with another current folder, would read another file than the one checked here.
             raise ExternalDataError(
                 f"{home}: {where} leads to {path!r}, a relative name, which libhdf5 looks up in the current "
                 "folder of each process. Write the column again with an absolute name, or into the file."
@@ -86,7 +83,7 @@ class ExternalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a file is looked at.
+    """How a file is opened.
 
     Attributes
     ----------
@@ -95,9 +92,9 @@ class Access:
     group : str
         The group that column names are relative to.
     policy : ExternalPolicy
-        Where links, virtual datasets and external storage may lead.
+        Which other files may be read.
     swmr : bool
-        Whether it, and the files that links lead to, may be open in a writer in SWMR mode.
+        Whether a writer in SWMR mode may have it open, or the files that links lead to.
     """
 
     path: str
@@ -107,9 +104,9 @@ class Access:
 
 
 def places_of(name: str, source: str) -> list[str]:
-    """Return where libhdf5 looks for a file that another one, `source`, refers to by `name`, in its order.
+    """Return the paths where libhdf5 looks, in this order, for a file that `source` refers to by `name`.
 
-    A relative name among them is one in the current folder.
+    A relative path is one in the current folder.
     """
     absolute = os.path.isabs(name)
     tail = os.path.basename(name) if absolute else name
@@ -118,12 +115,3 @@ def places_of(name: str, source: str) -> list[str]:
     if Path(source).is_symlink():
         places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
     return places
-
-
-def identity_now(path: str) -> FileIdentity | None:
-    """Return the state that a file has now, or None if there is none: between two looks it may have gone."""
-    with translated(path, "looking at it"):
-        try:
-            return FileIdentity.of(os.stat(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None

@@ -1,4 +1,4 @@
-"""What a column's type and attributes say of its values: nothing that reading them depends on."""
+"""What type and attributes say about the values of a column. Reading does not depend on it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MAX_NAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class ColumnNotes:
-    """What the file says of the values of a column.
+    """What the file says about the values of a column.
 
     Attributes
     ----------
     packing : mapping of str to str
-        Those attributes of the CF conventions by which stored values become meant ones.
+        Attributes of the CF conventions that convert stored values to physical ones, such as ``scale_factor``.
     enum : mapping of str to int
-        The names of values, of an enum.
+        The names of the values, if they are an enum.
     bare_dimension : bool
-        Whether it stands for a dimension of netCDF that has no coordinates, and so holds nothing.
+        Whether it is a dimension of netCDF without coordinates. It has a length and no values.
     """
 
     packing: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class ColumnNotes:
 
 
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
-    """Return what the file says of the values of `dataset`."""
+    """Return what the file says about the values of `dataset`."""
     packing = {name: text for name in _PACKING if (text := _number(dataset, name))}
     members = (h5py.check_enum_dtype(dataset.dtype) or {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
@@ -44,7 +44,7 @@ def _number(dataset: h5py.Dataset, name: str) -> str:
     found = _attribute(dataset, name)
     if found is None or found.dtype.kind not in "iuf":
         return ""
-    # Every float that xarray writes has NaN as its fill value, which needs no advice.
+    # xarray gives every float column the fill value NaN. That needs no advice.
     return "" if np.isnan(found).any() else str(found.reshape(-1)[0])
 
 
@@ -54,7 +54,7 @@ def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
 
 
 def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:
-    """Return an attribute that is one short value; None if there is none, or it is something else."""
+    """Return the value of an attribute; None if it is missing, or is no short single value."""
     try:
         if not h5py.h5a.exists(dataset.id, name.encode()):
             return None
@@ -64,6 +64,6 @@ def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:
         value = np.zeros(found.shape, found.dtype)
         found.read(value)
     except (OSError, KeyError, RuntimeError, ValueError, TypeError):
-        # A damaged attribute is no reason not to show the column, which is read without it.
+        # The column is read without its attributes, so a damaged attribute must not hide it.
         return None
     return value

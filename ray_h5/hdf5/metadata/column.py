@@ -10,17 +10,14 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
+from ray_h5.hdf5.codecs.filters import filter_name
 from ray_h5.hdf5.codecs.pipeline import decodes
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FilterPipeline, FilterStep, Kind, Storage
+from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
 from ray_h5.hdf5.metadata.dtypes import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
-
-_FILTER_NAMES = {
-    1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset",
-    32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2",
-}  # fmt: skip
+from ray_h5.storage.byte_source import FileIdentity
 
 _MAX_ITEM_BYTES = 1 << 20
-"""The fill value of a column that is decoded here is kept in memory; a type of strings can claim 2 GiB."""
+"""A column that is decoded here keeps its fill value in memory. A string type in a file can claim 2 GiB."""
 
 SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
@@ -39,7 +36,7 @@ def describe_column(
     path : str
         The file that was opened, for messages.
     at_home : bool
-        Whether the dataset is stored in that file and not behind an external link.
+        Whether the dataset is in that file and not in one that an external link leads to.
     sources : tuple of (str, FileIdentity or None)
         The other files that its values come from, as in `ColumnLayout`.
 
@@ -48,28 +45,23 @@ def describe_column(
     UnsupportedColumnError
         If it cannot be read as rows.
     CodecUnavailableError
-        If nothing here decodes its chunks.
+        If neither this package nor h5py can decode its chunks.
     """
     where = f"{path}: column {name!r}"
-    if dataset.shape is None or dataset.ndim == 0:
-        empty = "has an empty (null) dataspace; a column needs a first axis of rows"
-        raise _without_rows(f"{where} {empty if dataset.shape is None else SINGLE_VALUE}")
-    try:
-        dtype = dataset.dtype
-        element, array_shape = split_array(dtype)
-    except TypeError as exc:
-        raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
+    _check_rows(dataset, where)
+    dtype = _dtype(dataset, where)
+    element, array_shape = split_array(dtype)
     kind = _kind_of(element, where)
-    # h5py makes these anew each time they are asked for; a folder of files has many columns.
-    made = dataset.id.get_create_plist()
+    # Asked for once: h5py creates them at each access, and a folder of files has many columns.
+    properties = dataset.id.get_create_plist()
     user_block = int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_userblock())
-    pipeline = _pipeline(made)
-    storage = _storage(dataset, made)
+    pipeline = _pipeline(properties)
+    storage = _storage(dataset, properties)
     lists_its_chunks = _lists_its_chunks(dataset)
     odd_type = "" if dtype.hasobject else odd_type_of(dataset.id.get_type(), dtype)
     direct = (
         at_home
-        # Offsets under a user block differ between versions of libhdf5.
+        # With a user block, offsets differ between versions of libhdf5.
         and not user_block
         and not dtype.hasobject
         and not odd_type
@@ -87,7 +79,7 @@ def describe_column(
         chunk_shape=dataset.chunks,
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
-        fill=_fill(dataset, made, dtype) if direct else None,
+        fill=_fill(dataset, properties, dtype) if direct else None,
         element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
         enum=tuple(_enum(element)),
         lists_its_chunks=lists_its_chunks,
@@ -98,6 +90,20 @@ def describe_column(
         odd_type=odd_type,
         path=path,
     )
+
+
+def _check_rows(dataset: h5py.Dataset, where: str) -> None:
+    if dataset.shape is None:
+        raise _without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
+    if dataset.ndim == 0:
+        raise _without_rows(f"{where} {SINGLE_VALUE}")
+
+
+def _dtype(dataset: h5py.Dataset, where: str) -> np.dtype:
+    try:
+        return dataset.dtype
+    except TypeError as exc:
+        raise UnsupportedColumnError(f"{where}{numpy_lacks(dataset.id.get_type(), exc)}") from exc
 
 
 def _kind_of(element: np.dtype, where: str) -> Kind:
@@ -121,10 +127,10 @@ def _item_bytes(dataset: h5py.Dataset) -> int:
 
 
 def _stored_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
-    """Return the size of a type in the file; libhdf5 tells what it is in memory."""
+    """Return the size of a type in the file. libhdf5's ``get_size`` is the size in memory."""
     kind = type_id.get_class()
     if kind == h5py.h5t.VLEN or (kind == h5py.h5t.STRING and type_id.is_variable_str()):
-        # A value of varying length is stored as its length, and an address and index in the global heap.
+        # A value of varying length is stored as its length, and its address and index in the global heap.
         return 4 + int(address_bytes) + 4
     if kind == h5py.h5t.ARRAY:
         return math.prod(type_id.get_array_dims()) * _stored_bytes(type_id.get_super(), address_bytes)
@@ -142,40 +148,39 @@ def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
         yield from _enum(dtype[field], f"{prefix}{field}.")
 
 
-def _fill(dataset: h5py.Dataset, made: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:
-    if made.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
-        # libhdf5 then leaves what was never written as it is in the caller's buffer: h5py's is zero.
+def _fill(dataset: h5py.Dataset, properties: h5py.h5p.PropDCID, dtype: np.dtype) -> np.ndarray:
+    if properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+        # libhdf5 leaves rows that were never written as they are in the caller's buffer. h5py's buffer is zero.
         return np.zeros((), plain_dtype(dtype))
     return np.asarray(dataset.fillvalue, dtype=plain_dtype(dtype))
 
 
-def _storage(dataset: h5py.Dataset, made: h5py.h5p.PropDCID) -> Storage:
+def _storage(dataset: h5py.Dataset, properties: h5py.h5p.PropDCID) -> Storage:
     if dataset.is_virtual:
         return "virtual"
     if dataset.external:
         return "external"
     layouts = {h5py.h5d.CHUNKED: "chunked", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.COMPACT: "compact"}
-    return cast("Storage", layouts[made.get_layout()])
+    return cast("Storage", layouts[properties.get_layout()])
 
 
-def _pipeline(made: h5py.h5p.PropDCID) -> FilterPipeline:
+def _pipeline(properties: h5py.h5p.PropDCID) -> FilterPipeline:
     steps = []
-    for i in range(made.get_nfilters()):
-        filter_id, _, client_data, name = made.get_filter(i)
-        shown = _FILTER_NAMES.get(filter_id) or name.decode("ascii", "replace") or f"filter {filter_id}"
-        steps.append(FilterStep(filter_id, shown, tuple(int(v) for v in client_data)))
+    for i in range(properties.get_nfilters()):
+        filter_id, _, client_data, name = properties.get_filter(i)
+        steps.append(FilterStep(filter_id, filter_name(filter_id, name), tuple(int(v) for v in client_data)))
     return FilterPipeline(tuple(steps))
 
 
 def _is_direct(storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
     if storage == "contiguous":
-        return True  # without an offset too: nothing was ever written, all rows are the fill value
+        return True  # without an offset, it was never written: all rows are the fill value
     return storage == "chunked" and decodes(pipeline) and lists_its_chunks
 
 
 def _lists_its_chunks(dataset: h5py.Dataset) -> bool:
-    # Where one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
-    # array with that axis in front, and lists them under the coordinates of another chunk.
+    # If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
+    # array with that axis first, and lists them under the coordinates of other chunks.
     growing = [axis for axis, length in enumerate(dataset.maxshape) if length is None]
     return len(growing) != 1 or growing == [0]
 

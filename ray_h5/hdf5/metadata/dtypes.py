@@ -1,4 +1,4 @@
-"""What the values of a column are: h5py's dtype -> a kind, and a plain numpy dtype."""
+"""Types of values: h5py's dtype -> a kind, and a plain numpy dtype."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _NAMES = (
 
 
 def split_array(dtype: np.dtype) -> tuple[np.dtype, tuple[int, ...]]:
-    """Part an array type into the type of an element and the axes that it adds to a row."""
+    """Return the element type of an array type, and the axes that it adds to a row."""
     return dtype.subdtype or (dtype, ())
 
 
 def as_dtype(wanted: Any, what: str) -> np.dtype:
-    """Return what a user asks for as numpy's dtype; `what` says of what.
+    """Return the numpy dtype that a user asks for; `what` names the thing it is for.
 
     Raises
     ------
     OptionError
-        If numpy has no such dtype. Those of torch are other objects, but have the same names.
+        If numpy has no such dtype. A dtype of torch is refused; the message offers the numpy dtype of that name.
     """
     try:
         return np.dtype(wanted)
@@ -45,18 +45,18 @@ def as_dtype(wanted: Any, what: str) -> np.dtype:
 
 
 def kind_of(dtype: np.dtype, where: str) -> Kind:
-    """Return what values of `dtype` are.
+    """Return the kind of values of `dtype`.
 
     Raises
     ------
     UnsupportedColumnError
-        If they have no counterpart outside of HDF5, as references have none.
+        If they mean nothing outside of their file, such as references.
     """
     if h5py.check_string_dtype(dtype) is not None:
         return "string"
     if (element := h5py.check_vlen_dtype(dtype)) is not None:
         if not np.dtype(element).isnative:
-            # h5py (3.16) hands them out with their bytes in the file's order and native dtype.
+            # h5py (3.16) returns their bytes in the order of the file, with a native dtype.
             raise UnsupportedColumnError(
                 f"{where} has {_shown(dtype)}, whose byte order h5py loses: its values would be wrong. Write the "
                 "column again in the byte order of this machine."
@@ -80,7 +80,7 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
 
 
 def plain_dtype(dtype: np.dtype) -> np.dtype:
-    """Return `dtype` without the notes that h5py hangs on it, which do not pickle quietly."""
+    """Return `dtype` without the metadata that h5py adds: numpy warns when it pickles them."""
     if dtype.names is None:
         element, shape = split_array(dtype)
         if shape:
@@ -98,7 +98,7 @@ def plain_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
-    """Say what the type in the file is; nothing if it is just `dtype` of numpy."""
+    """Return a description of the type in the file; "" if it is the numpy type `dtype`."""
     if dtype.subdtype is not None:
         element, shape = dtype.subdtype
         return f"arrays of {element}, of shape {shape}"
@@ -114,7 +114,7 @@ def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
 
 
 def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:
-    """Say why numpy has no dtype for a type, because of which field if it has fields, and what to write instead."""
+    """Return the message that names the type, or the field, that numpy has no dtype for, and what to write instead."""
     field, odd = _odd_field(type_id)
     at = f", field {field!r}," if field else ""
     if odd.get_class() == h5py.h5t.TIME:
@@ -131,7 +131,7 @@ def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
     for i in range(type_id.get_nmembers()):
         field = type_id.get_member_type(i)
         try:
-            field.dtype  # noqa: B018  it is made when asked for
+            field.dtype  # noqa: B018  a property that raises
         except TypeError:
             below, odd = _odd_field(field)
             name = type_id.get_member_name(i).decode(errors="replace")

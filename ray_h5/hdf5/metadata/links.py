@@ -1,4 +1,4 @@
-"""What leads to a column and to the sources of its values: the only place that follows links."""
+"""Follows links to columns and to the sources of their values. No other module does."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.metadata.access import Access, identity_now, places_of
+from ray_h5.hdf5.metadata.access import Access, places_of
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.messages import few, printable
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import identity_now
 
 _MAX_LINKS = 32
-"""Links followed to find one object. libhdf5 follows 16; links to paths of links can lead through any number."""
+"""Links that are followed to find one object. libhdf5 follows 16, but counts again in each path that a link names."""
 
 _MAX_NAMES = 1 << 12
-"""Names looked up to find one object, those in the paths of links included."""
+"""Names that are looked up to find one object, with those in the paths of links."""
 
 _MAX_SHOWN = 200
 
@@ -28,12 +29,12 @@ LinkedFiles = dict[str, tuple[h5py.File, FileIdentity]]
 """The files that links led to, open, by path."""
 
 Sources = dict[str, FileIdentity | None]
-"""Files outside, and their states; None for one that is not there."""
+"""Other files and their states; None for a missing one."""
 
 
 @dataclass(slots=True)
-class _Way:
-    """The way to one object: how many links and names it has led through so far."""
+class _Counts:
+    """How many links were followed, and names looked up, on the way to one object."""
 
     links: int = 0
     names: int = 0
@@ -41,16 +42,16 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """Follows links, from one group or column on, and notes each file outside that they lead to.
+    """Follows links and records each other file that they lead to.
 
     Attributes
     ----------
     access : Access
-        How the file that it begins in is looked at.
+        How the first file is opened.
     linked : LinkedFiles
-        Shared by all trails of that file, which closes them.
+        Shared by all trails of the first file. Its `H5Tree` closes them.
     sources : Sources
-        The files that it has led to so far, also those that it could not go on from.
+        The files that it has led to so far, with missing ones.
     """
 
     access: Access
@@ -62,18 +63,18 @@ class Trail:
         return self.access.path
 
     def branch(self) -> Trail:
-        """Return one that goes on from here by itself."""
+        """Return a copy that continues on its own."""
         return Trail(self.access, self.linked, dict(self.sources))
 
     def follow(self, start: h5py.Group, path: str, where: str = "") -> Any:
-        """Return what is at `path` below a group; `where` says in messages where that is."""
-        return self._follow(start, path, _Way(), where)
+        """Return the object at `path` below a group; `where` describes the place in messages."""
+        return self._follow(start, path, _Counts(), where)
 
     def take(self, group: h5py.Group, name: str, path: str) -> Any:
-        """Return what the link `name` of `group`, which has it, leads to; `path` is for messages."""
-        return self._take(group, name, path, _Way())
+        """Return the object that the existing link `name` of `group` leads to; `path` is for messages."""
+        return self._take(group, name, path, _Counts())
 
-    def _follow(self, start: h5py.Group, path: str, way: _Way, where: str = "") -> Any:
+    def _follow(self, start: h5py.Group, path: str, counts: _Counts, where: str = "") -> Any:
         here = start
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
@@ -82,25 +83,25 @@ class Trail:
                 if name is None or not here.id.links.exists(name):
                     where = where or f"below group {self.access.group!r}"
                     raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
-            here = self._take(here, part, path, way)
+            here = self._take(here, part, path, counts)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
                 column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
                 raise UnknownColumnError(f"{self.path}: {column!r} {_no_group(here, column, below)}")
         return here
 
-    def _take(self, group: h5py.Group, name: str, path: str, way: _Way) -> Any:
-        way.names += 1
-        if way.names > _MAX_NAMES:
+    def _take(self, group: h5py.Group, name: str, path: str, counts: _Counts) -> Any:
+        counts.names += 1
+        if counts.names > _MAX_NAMES:
             raise CorruptFileError(
                 f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
             )
         with translated(self.path, f"looking up {name!r}"):
             is_hard = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD
-            # getlink answers from the link itself and opens nothing that it leads to.
+            # getlink reads the link alone. It does not open the target.
             link = None if is_hard else group.get(name, getlink=True)
         if link is not None:
             self._check_name(group, name)
-            return self._follow_link(group, link, name, way)
+            return self._follow_link(group, link, name, counts)
         with translated(self.path, f"opening {path!r}"):
             return open_object(group, name.encode())
 
@@ -116,16 +117,16 @@ class Trail:
                 "with h5py, by move(), and write the link again."
             ) from None
 
-    def _follow_link(self, group: h5py.Group, link: Any, name: str, way: _Way) -> Any:
-        way.links += 1
-        if way.links > _MAX_LINKS:
+    def _follow_link(self, group: h5py.Group, link: Any, name: str, counts: _Counts) -> Any:
+        counts.links += 1
+        if counts.links > _MAX_LINKS:
             raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
         try:
             if isinstance(link, h5py.SoftLink):
                 start = group.file if link.path.startswith("/") else group
-                return self._follow(start, link.path, way)
+                return self._follow(start, link.path, counts)
             file = self._open_linked(link.filename, group.file.filename, f"external link {name!r}")
-            return self._follow(file["/"], link.path, way)
+            return self._follow(file["/"], link.path, counts)
         except UnknownColumnError as exc:
             raise MissingSourceError(
                 f"{self.path}: link {name!r} leads to {_cut(link.path)!r}, which does not exist"
@@ -140,13 +141,13 @@ class Trail:
         self.look_at(path, where)
         if path not in self.linked:
             opened = open_h5(path, self.access.swmr)
-            # Of what was opened: by its name there may be another one by now.
+            # The identity of the open file: another file may have its name by now.
             self.linked[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
         file, self.sources[path] = self.linked[path]
         return file
 
     def look_at(self, path: str, where: str) -> FileIdentity:
-        """Return the state of a file outside, and note it, even if there is none: libhdf5 would make up its values."""
+        """Return the state of another file, and record it; raise if it is missing: libhdf5 would invent its values."""
         self.sources[path] = found = identity_now(path)
         if found is None:
             raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
@@ -155,7 +156,7 @@ class Trail:
     def source(
         self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
     ) -> h5py.Dataset:
-        """Return the dataset that a mapping of a virtual one leads to."""
+        """Return the source dataset of a mapping of a virtual dataset."""
         here = dataset.file
         file = here if file_name == "." else self._open_linked(file_name, here.filename, where)
         leads = f"{self.path}: {where} leads to {name!r} of {printable(file.filename)}"
@@ -169,7 +170,7 @@ class Trail:
 
 
 def _stored_name(name: str) -> bytes | None:
-    """Return a name as it is in a file, or None if it cannot be in any: libhdf5 would read up to the NUL."""
+    """Return a name as a file stores it; None if no file can: libhdf5 would stop reading at a NUL."""
     try:
         return None if "\0" in name else name.encode()
     except UnicodeEncodeError:
@@ -177,8 +178,8 @@ def _stored_name(name: str) -> bytes | None:
 
 
 def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h5py.Datatype:
-    """Return what a hard link leads to."""
-    # As h5py does, which besides asks each time whether its file is open for writing.
+    """Return the object of a hard link."""
+    # Like h5py's group[name], which also asks whether the file is open for writing, each time.
     found = h5py.h5o.open(group.id, name)
     if isinstance(found, h5py.h5d.DatasetID):
         return h5py.Dataset(found, readonly=True)
@@ -186,7 +187,7 @@ def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h
 
 
 def _no_group(found: Any, column: str, below: Sequence[str]) -> str:
-    """Say that what was found is no group; if it has fields, how to get at one."""
+    """Return the message for an object that is not a group. For compound values it says how to read a field."""
     if not isinstance(found, h5py.Dataset) or found.id.get_type().get_class() != h5py.h5t.COMPOUND:
         return "is not a group"
     type_id = found.id.get_type()

@@ -1,4 +1,4 @@
-"""Open a file with libhdf5, and say in our own words what goes wrong."""
+"""Opens a file with libhdf5, and translates the errors of h5py to `RayH5Error`."""
 
 from __future__ import annotations
 
@@ -6,106 +6,25 @@ import contextlib
 import errno
 import functools
 import logging
-import os
 import re
-import stat
 from collections.abc import Iterator
-from pathlib import Path
 
 import h5py
 
 from ray_h5.errors import (
     CorruptChunkError,
     CorruptFileError,
-    NotFoundError,
     NotHDF5Error,
-    NotReadableError,
-    OptionError,
     RayH5Error,
-    ReadFailedError,
     TransientIOError,
     TruncatedFileError,
     WriterActiveError,
 )
-
-_HEAD_BYTES = 2048
-
-
-_SEEMS: tuple[tuple[bytes, str], ...] = (
-    (rb"CDF[\x01\x02\x05]", "a netCDF-3 file: convert it with `nccopy -k nc4 old.nc new.nc`, or xarray's to_netcdf()"),
-    (rb"\x0e\x03\x13\x01", "an HDF4 file: convert it with `h4toh5`"),
-    (rb"MATLAB 5\.0", "a MATLAB file older than 7.3: save it in MATLAB with save(..., '-v7.3')"),
-    (rb"\x1f\x8b", "compressed by gzip: decompress it with `gunzip`"),
-    (rb"PK(\x03\x04|\x05\x06)", "a zip archive, as those of numpy's savez (.npz) and of zipped Zarr are: unpack it"),
-    (rb"\x93NUMPY", "a numpy file (.npy): load it with numpy.load(), and write it with h5py"),
-    (rb"version https://git-lfs", "a pointer of Git LFS, not the file itself: fetch that with `git lfs pull`"),
-    (rb"\s*<(!doctype\s+html|html)", "a web page (HTML), as a failed download leaves one: download the file again"),
-)
-"""How a file begins, as a regular expression that takes either case, and what it then seems to be."""
-
-
-_MATLAB = b"MATLAB 7.3"
-
-
-_FAMILY = b"NCSAfami"
-"""In the first of its files it stands in a superblock of version 0 or 1, or in the extension behind a later one."""
-
-
-_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
-"""A file name, parted around its last number; numbers in its extension do not count."""
-
-
-def seems(path: str) -> str:
-    """Return what a file that is not HDF5 seems to be, and what to do; nothing if that cannot be told."""
-    head = _head(path)
-    found = next((what for begins, what in _SEEMS if re.match(begins, head, re.IGNORECASE)), "")
-    return f". It seems to be {found}." if found else ""
-
-
-def family_of(path: str) -> str | None:
-    """Return the pattern of the names of the files that `path` is one of, if libhdf5's family driver wrote them."""
-    folder, name = os.path.split(path)
-    if not (numbered := _NUMBERED.fullmatch(name)):
-        return None
-    before, digits, after = numbered.groups()
-    for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
-        # Only the first of them has a signature, and it says so.
-        if _FAMILY in _head(os.path.join(folder, before + zero + after)):
-            return os.path.join(folder, before + form + after)
-    return None
-
-
-def is_of_matlab(path: str) -> bool:
-    """Tell whether MATLAB wrote a file: it then says so in a user block of 512 bytes."""
-    return _head(path).startswith(_MATLAB)
-
-
-def _head(path: str) -> bytes:
-    """Return how a file begins; nothing of one that cannot be read, which is not what was asked."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, _HEAD_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-
+from ray_h5.hdf5.metadata.file_formats import family_of, seems_to_be
+from ray_h5.storage.local import check_regular_file
+from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 
 logger = logging.getLogger(__name__)
-
-
-TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR})
-"""Errors that network file systems give for a while and then give no more."""
-
-
-_NO_SUCH_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
-
-
-_NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
-
 
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 
@@ -116,23 +35,11 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 _ERRNO = re.compile(r"errno = (\d+)")
 
 
-def absolute_path(path: str) -> str:
-    """Return a path that leads to the same place from any current folder.
-
-    A ``..`` is taken out by its letters where that leads there, and not behind a symbolic link, where it may not.
-    """
-    plain = os.path.abspath(path)
-    if os.pardir not in Path(path).parts or os.path.realpath(path) == os.path.realpath(plain):
-        return plain
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name) if name != os.pardir else os.path.realpath(path)
-
-
 def open_h5(path: str, swmr: bool = False) -> h5py.File:
     """Open `path` for reading, for a short while.
 
-    As long as libhdf5 has a file open it keeps a lock on it, and refuses to open it in another
-    mode in the same process. So the file is closed again as soon as its metadata are read.
+    While libhdf5 has a file open, it holds a lock on it and refuses to open it in another mode in
+    the same process. So the file is closed as soon as its metadata are read.
 
     Parameters
     ----------
@@ -144,7 +51,7 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
     Raises
     ------
     RayH5Error
-        The leaf that names the trouble.
+        If it cannot be opened.
     """
     check_regular_file(path)
     with translated(path):
@@ -152,10 +59,10 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
             return h5py.File(path, "r", swmr=swmr)
         except OSError as exc:
             if swmr and "SWMR read access flag not the same" in str(exc):
-                # This process has it open already, without; nobody writes to it then.
+                # This process already has it open without SWMR, so nobody writes to it.
                 return open_h5(path)
             if "flag values don't match" in str(exc):
-                # This process has it open already, with another locking mode.
+                # This process already has it open with another locking mode.
                 return _open_either_way(path, swmr)
             if _errno(exc) not in _NO_LOCKING_ERRNOS:
                 raise
@@ -178,22 +85,9 @@ def _open_either_way(path: str, swmr: bool) -> h5py.File:
             return h5py.File(path, "r", locking="best-effort", swmr=swmr)
 
 
-def check_regular_file(path: str) -> os.stat_result:
-    """Return ``os.stat(path)``, or raise what keeps `path` from being a readable HDF5 file."""
-    if "\0" in path:
-        raise OptionError(f"{path!r}: a path cannot contain a NUL character")
-    with translated(path):
-        found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(found.st_mode)}")
-    if found.st_size == 0:
-        raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
-    return found
-
-
 @contextlib.contextmanager
 def translated(path: str, doing: str = "opening") -> Iterator[None]:
-    """Turn what the operating system and h5py raise into the `RayH5Error` that names it."""
+    """Raise errors of the operating system and of h5py as the `RayH5Error` that names them."""
     try:
         yield
     except RayH5Error:
@@ -203,13 +97,20 @@ def translated(path: str, doing: str = "opening") -> Iterator[None]:
 
 
 def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
-    """Return the `RayH5Error` that names what an exception of the operating system or of h5py says."""
-    text = " ".join(str(exc).split())
+    """Return the `RayH5Error` for an exception of the operating system or of h5py."""
     code = _errno(exc)
-    if isinstance(exc, FileNotFoundError) or code in _NO_SUCH_FILE_ERRNOS:
-        return NotFoundError(f"{path}: no such file ({text})")
-    if isinstance(exc, PermissionError):
-        return NotReadableError(f"{path}: this process may not read it ({text})")
+    return (
+        _translate_h5py_error(exc, path, code)
+        or translate_os_error(exc, path, doing, code)
+        or CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {_one_line(exc)}")
+    )
+
+
+def _translate_h5py_error(exc: Exception, path: str, code: int | None) -> RayH5Error | None:
+    """Return the `RayH5Error` for an error text of libhdf5; None if the text is not known here."""
+    if isinstance(exc, (FileNotFoundError, PermissionError)):
+        return None
+    text = _one_line(exc)
     truncated = _TRUNCATED.search(text)
     if (truncated or "signature not found" in text or "driver should be used" in text) and (whole := family_of(path)):
         return NotHDF5Error(
@@ -223,35 +124,30 @@ def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
             f"{path}: expected {expected} bytes, found {found}. The file is cut short: copy it again."
         )
     if "file signature not found" in text:
-        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems(path)}")
+        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems_to_be(path)}")
     if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
         return WriterActiveError(
             f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "
             "writer; if there is none, run `h5clear -s` on a copy of the file. What a writer in SWMR mode has flushed "
             "can be read while it writes, with RowReader(..., swmr=True)."
         )
-    if code in TRANSIENT_ERRNOS:
-        return TransientIOError(f"{path}: {doing} failed: {text}")
-    if code in _NO_DESCRIPTOR_ERRNOS:
-        return ReadFailedError(
-            f"{path}: {doing} failed, this process may have no more files open ({text}). Raise the limit "
-            "(`ulimit -n`), or close what it holds: each RowReader in use is one."
-        )
-    if isinstance(exc, OSError) and exc.errno is not None:
-        return ReadFailedError(f"{path}: {doing} failed: {text}")
-    return CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
+    return None
+
+
+def _one_line(exc: Exception) -> str:
+    return " ".join(str(exc).split())
 
 
 def lacks_descriptors(exc: BaseException) -> bool:
-    """Tell whether an error is that this process may have no more files open."""
+    """Return whether an error says that this process may have no more files open."""
     causes = (exc, exc.__cause__)
-    return any(cause is not None and _errno(cause) in _NO_DESCRIPTOR_ERRNOS for cause in causes)
+    return any(cause is not None and _errno(cause) in NO_DESCRIPTOR_ERRNOS for cause in causes)
 
 
 def is_transient(exc: BaseException, swmr: bool = False) -> bool:
-    """Tell whether an error is one that may pass.
+    """Return whether an error may pass.
 
-    With `swmr`, what a writer is just changing may look damaged: half of it is old, half is new.
+    With `swmr`, a file may look damaged for a moment: the writer has changed half of something.
     """
     if swmr and isinstance(exc, (CorruptChunkError, CorruptFileError, TruncatedFileError)):
         return True
@@ -261,11 +157,6 @@ def is_transient(exc: BaseException, swmr: bool = False) -> bool:
 def _errno(exc: BaseException) -> int | None:
     code = getattr(exc, "errno", None)
     if code is None and (found := _ERRNO.search(str(exc))):
-        # Inside a look-up h5py reports an operating system error as a KeyError that only quotes it.
+        # In a look-up, h5py raises a KeyError for errors of the operating system. Its text has the errno.
         code = int(found.group(1))
     return code
-
-
-def _file_type(mode: int) -> str:
-    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return names.get(stat.S_IFMT(mode), "a device")

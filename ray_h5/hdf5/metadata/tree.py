@@ -1,4 +1,4 @@
-"""The columns below a group of an open file: listed, found by name, described."""
+"""The columns below a group of an open file: lists, finds and describes them."""
 
 from __future__ import annotations
 
@@ -20,124 +20,51 @@ from ray_h5.errors import (
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.access import Access
 from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.descent import Descent, Level
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
-from ray_h5.hdf5.metadata.sources import Address, Traces, address_of
+from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
 from ray_h5.messages import near_names, printable
 
-
-@dataclass(slots=True)
-class Level:
-    """A group that is being listed, and what is known of it so far.
-
-    Attributes
-    ----------
-    group : h5py.Group
-        The group.
-    names : iterator of (str or bytes)
-        The links in it that were not looked at yet.
-    prefix : str
-        What the names of columns below it begin with.
-    address : tuple of int
-        What tells it from other groups, whatever its name.
-    trail : Trail
-        What led to it.
-    again : bool
-        Whether it was listed before, by another name.
-    holds : bool
-        Whether there is a column below it.
-    loops : set of tuple of int
-        Groups above it that links below it lead back to.
-    """
-
-    group: h5py.Group
-    names: Iterator[str | bytes]
-    prefix: str
-    address: Address
-    trail: Trail
-    again: bool = False
-    holds: bool = False
-    loops: set[Address] = field(default_factory=set)
-
-
-class Descent:
-    """The groups from the top one down to the one that is being listed; none when all are listed."""
-
-    def __init__(self, top: Level) -> None:
-        self._levels = {top.address: top}
-        self._barren: dict[Address, set[Address]] = {}
-
-    def __len__(self) -> int:
-        """Return how many groups that are."""
-        return len(self._levels)
-
-    @property
-    def last(self) -> Level:
-        return next(reversed(self._levels.values()))
-
-    def enter(self, below: Level) -> bool:
-        """Go down into a group, unless that is known to lead to no column.
-
-        A group that is its own ancestor is a loop; one that is reached twice is an alias, and listed again.
-        """
-        loops = {below.address} if below.address in self._levels else self._barren.get(below.address)
-        if loops is not None and loops <= self._levels.keys():
-            self.last.loops |= loops
-            return False
-        self._levels[below.address] = below
-        return True
-
-    def leave(self) -> None:
-        """Go up from a group that is listed to its end."""
-        address, level = self._levels.popitem()
-        level.loops.discard(address)
-        if not level.holds:
-            # Nor is there a column on another way to it, as long as that passes the same groups.
-            self._barren[address] = level.loops
-        if self._levels:
-            self.last.holds |= level.holds
-            self.last.loops |= level.loops
-
-
 _MAX_NAMES = 1 << 18
-"""Datasets, or groups, of one file that are listed."""
+"""Most datasets, or groups, that are listed in one file."""
 
 
 _MAX_ALIASES = 1 << 13
-"""Names listed in groups that are listed a second time, by another name: a few dozen links can make any number."""
+"""Names in groups that are listed again under another name. A few dozen links can make any number of these."""
 
 
 _MAX_DEPTH = 1 << 11
-"""Groups one in the other. What is kept of a way through them grows with its square."""
+"""Depth of nested groups. The memory for a path through them grows with the square of its length."""
 
 
 _MAX_CHARACTERS = 1 << 26
-"""All names together: a group of a long name, or a long way down, gives it to all that is below."""
+"""Characters of all names together: each name contains the names of the groups above it."""
 
 
 @dataclass
 class H5Tree:
-    """The columns of one open file: finds them, by the links that lead to them, and describes them.
+    """The columns of one open file: finds them by following links, and describes them.
 
     Parameters
     ----------
     file : h5py.File
-        The open file; it belongs to the tree from now on.
+        The open file. The tree owns it and closes it.
     access : Access
-        How it is looked at.
+        How it was opened.
 
     Attributes
     ----------
     sought : Sources
-        Files on the way to groups, and to columns that cannot be read, also those that are not there: when one of them
-        changes, there may be other columns that can be read.
+        Other files that decide which columns there are: those that links to groups lead to, and those of columns that
+        cannot be read. They may be missing. If one of them changes, other columns may become readable.
     """
 
     file: h5py.File
     access: Access
     sought: Sources = field(default_factory=dict)
     _linked: LinkedFiles = field(default_factory=dict)
-    _traces: Traces = field(default_factory=Traces)
+    _value_sources: ValueSources = field(default_factory=ValueSources)
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
     _entered: tuple[h5py.Group, Trail] | None = None
 
@@ -154,15 +81,15 @@ class H5Tree:
         return self._find(name)[0]
 
     def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
-        """Return the dataset that a mapping of a virtual one leads to."""
+        """Return the source dataset of a mapping of a virtual dataset."""
         return Trail(self.access, self._linked).source(dataset, file_name, name)
 
     def column(self, name: str) -> ColumnLayout:
-        """Describe column `name`, after a look at every file that its values come from."""
+        """Describe column `name`. Every file that its values come from is checked first."""
         return self._describe(name, *self._find(name))
 
     def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
-        """Describe every dataset, in file order; of what cannot be read, and of a link that leads nowhere, say why."""
+        """Yield the layout of every dataset, in file order, or the error of a column or link that cannot be read."""
         with translated(self.path, "listing its columns"):
             root, to_root = self._enter()
             self.sought.update(to_root.sources)
@@ -192,8 +119,8 @@ class H5Tree:
         with translated(self.path, f"reading the header of column {name!r}"):
             address = address_of(dataset)
             if not trail.sources and address in self._layouts:
-                return replace(self._layouts[address], name=name)  # it has another name too
-            self._traces.look(trail, dataset, f"column {name!r}")
+                return replace(self._layouts[address], name=name)  # a second name of the same dataset
+            self._value_sources.check(trail, dataset, f"column {name!r}")
             at_home = not trail.sources or dataset.file == self.file
             sources = tuple(trail.sources.items())
             layout = describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
@@ -226,35 +153,35 @@ class H5Tree:
         return root
 
     def _groups(self) -> list[str]:
-        """Return the names of the groups just below the root; links are left alone, wherever they lead."""
+        """Return the names of the groups directly below the root. Links are not followed."""
         root = self.file["/"]
         names = [name for name in root if isinstance(name, str)]
         at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
         return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
     def _walk(self, root: h5py.Group, trail: Trail) -> Iterator[tuple[str, h5py.Dataset | RayH5Error, Trail]]:
-        """Yield the datasets below `root`, and why a link leads nowhere, with the trail to each."""
-        way = Descent(_level(root, "", trail))
+        """Yield the datasets below `root`, or the error of a link that leads nowhere, with the trail to each."""
+        descent = Descent(_level(root, "", trail))
         counts = _Counts(self.path, self.group)
-        while way:
-            for name, found, to_it in _listed(way.last):
-                counts.name(way.last)
+        while descent:
+            for name, found, to_it in _listed(descent.last):
+                counts.name(descent.last)
                 if not isinstance(found, h5py.Group):
-                    way.last.holds = True
+                    descent.last.holds_columns = True
                     counts.column(name)
                     yield name, found, to_it
                     continue
                 self.sought.update(to_it.sources)
-                if way.enter(_level(found, name + "/", to_it)):
-                    counts.group(way.last, len(way))
+                if descent.enter(_level(found, name + "/", to_it)):
+                    counts.group(descent.last, len(descent))
                     break
             else:
-                way.leave()
+                descent.leave()
 
 
 @dataclass
 class _Counts:
-    """What was listed so far: it raises once there is more than there is time for."""
+    """Counts what was listed so far; raises if it is too much."""
 
     path: str
     root: str
@@ -279,8 +206,8 @@ class _Counts:
         self._demand(self._characters, _MAX_CHARACTERS, "characters of names")
 
     def group(self, level: Level, depth: int) -> None:
-        """Count a group that is to be listed, and note whether it was before."""
-        self._demand(depth, _MAX_DEPTH, "groups one in the other")
+        """Count a group that will be listed, and record whether it was listed before."""
+        self._demand(depth, _MAX_DEPTH, "nested groups")
         level.again = level.address in self._listed
         self._listed.add(level.address)
 
@@ -293,7 +220,7 @@ class _Counts:
 
 
 def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
-    """Describe every column of a tree: those that can be read, and why the others cannot."""
+    """Return the layouts of the columns that can be read, and the errors of the others."""
     columns: dict[str, ColumnLayout] = {}
     refused: dict[str, RayH5Error] = {}
     for name, found in tree.columns():
@@ -309,7 +236,7 @@ def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
 
 
 def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error, Trail]]:
-    """Yield what the next links of a group lead to, as far as it can hold columns."""
+    """Yield the groups and datasets that the next links of a group lead to, or the errors of these links."""
     for name in level.names:
         if isinstance(name, bytes):
             if (nameless := _not_utf8(level, name, level.trail.path)) is not None:
@@ -327,7 +254,7 @@ def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | Ray
 
 
 def _not_utf8(level: Level, name: bytes, path: str) -> RayH5Error | None:
-    """Return why a column, or those below a group, cannot be read: it has no name. None for what holds no columns."""
+    """Return the error of a column or group whose name is not UTF-8; None for an object that holds no columns."""
     with translated(path, f"looking up {name!r}"):
         is_hard = level.group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
         found = open_object(level.group, name) if is_hard else None
@@ -344,7 +271,7 @@ def _not_utf8(level: Level, name: bytes, path: str) -> RayH5Error | None:
 
 
 def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
-    """Add to what keeps one column from being read, and not the others, how to read those."""
+    """Add to an error that concerns one column how to read the other columns."""
     if not isinstance(found, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
         return found
     dot = "" if str(found).endswith(".") else "."

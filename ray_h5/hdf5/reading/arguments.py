@@ -1,4 +1,4 @@
-"""What a caller says of rows and names, checked."""
+"""Checks of the arguments of `RowReader`: rows, names of columns, output arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.opening import is_of_matlab
+from ray_h5.hdf5.metadata.file_formats import is_of_matlab
 from ray_h5.hdf5.reading.coalesce import Request, RowRange, request_of
 from ray_h5.messages import few
 
@@ -20,7 +20,7 @@ _MAX_LISTED = 10
 
 
 _MAX_DEPTH = 8
-"""Groups this deep are looked at for what is alike in them."""
+"""Depth to which groups are compared for the hint about groups with the same columns."""
 
 
 _MATLAB = (
@@ -38,7 +38,7 @@ def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
         if len(wanted) != num_rows:
             raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
         return np.flatnonzero(wanted)
-    # Before the cast, which would make another row of one that int64 cannot hold.
+    # Checked before the cast: a number that int64 cannot hold would become another row.
     outside = (wanted < 0) | (wanted >= num_rows)
     if outside.any():
         numbers = f" (0 to {num_rows - 1})" if num_rows else ""
@@ -73,12 +73,12 @@ def _one_axis(option: str, given: Any, kinds: str, expected: str) -> np.ndarray:
 
 
 def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return `places` as an int64 array; what int64 cannot hold is below zero."""
+    """Return `places` as an int64 array. Numbers that int64 cannot hold become negative; `check_fit` refuses them."""
     return _one_axis("places", places, "iu", "a 1-d array of int").astype(np.int64, copy=False)
 
 
 def as_names(columns: Any, option: str = "columns") -> list[str]:
-    """Return the names of columns, which a user gave as `option`; a single string is an error."""
+    """Return the names of columns that a user gave as `option`; a single string is an error."""
     if isinstance(columns, str):
         raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
     names = list(columns) if isinstance(columns, Iterable) else [columns]
@@ -89,7 +89,7 @@ def as_names(columns: Any, option: str = "columns") -> list[str]:
 
 
 def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.ndarray | None, where: str) -> None:
-    """Raise `OptionError` unless `count` rows of a column can go to `places` of `array`."""
+    """Raise `OptionError` unless `count` rows of a column fit into `places` of `array`."""
     if not isinstance(array, np.ndarray):
         raise OptionError(f"{where}: expected a numpy array to read into, found a {type(array).__name__}")
     last = count - 1 if places is None else int(places.max(initial=-1))
@@ -104,7 +104,7 @@ def check_fit(array: np.ndarray, layout: ColumnLayout, count: int, places: np.nd
 
 
 class HasRows(Protocol):
-    """A column, as far as its length goes."""
+    """A column with a number of rows."""
 
     @property
     def num_rows(self) -> int: ...
@@ -116,7 +116,7 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
     Raises
     ------
     SchemaMismatchError
-        If there is none, or more than one; the message lists them.
+        If there are no columns, or columns of several lengths; the message lists them.
     """
     lengths: dict[int, list[str]] = {}
     for name, column in columns.items():
@@ -130,15 +130,15 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
         listed[_MAX_LISTED:] = [f"  and {len(listed) - _MAX_LISTED} more lengths"]
     hints = [
         "Choose columns of one length with columns=[...], or a group that holds only those with group=.",
-        _of_groups_alike(columns),
+        _hint_of_like_groups(columns),
         _MATLAB if is_of_matlab(path) else "",
     ]
     head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
     raise SchemaMismatchError("\n".join([head, *listed, *filter(None, hints)]))
 
 
-def _of_groups_alike(columns: Mapping[str, HasRows]) -> str:
-    groups = _groups_alike(columns)
+def _hint_of_like_groups(columns: Mapping[str, HasRows]) -> str:
+    groups = _like_groups(columns)
     if not groups:
         return ""
     return (
@@ -147,8 +147,8 @@ def _of_groups_alike(columns: Mapping[str, HasRows]) -> str:
     )
 
 
-def _groups_alike(columns: Mapping[str, HasRows]) -> list[str]:
-    """Return groups of one parent that have the same columns, of one length in each and not in all."""
+def _like_groups(columns: Mapping[str, HasRows]) -> list[str]:
+    """Return groups of one parent with the same columns, which have one length in each group, but not in all."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, column in columns.items():
         parts = name.split("/", _MAX_DEPTH)

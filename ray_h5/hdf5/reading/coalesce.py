@@ -1,4 +1,4 @@
-"""Which bytes a read needs: pure arithmetic from rows to places in the file."""
+"""Rows -> byte ranges of the file, joined where they are close: arithmetic alone."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass
 import numpy as np
 
 PAGE_BYTES = 4 << 10
-"""Stored rows this near to each other lie on the same page: one call costs the disk no more."""
+"""Rows this close share a page of the disk: reading what is between them costs nothing."""
 
-LARGE_ROW_BYTES = 4 * PAGE_BYTES
-"""Rows this large are copied for longer than a call takes."""
+LARGE_READ_BYTES = 4 * PAGE_BYTES
+"""Copying this many bytes takes longer than the call that reads them."""
 
 _CHUNK_GAP_BYTES = 512
-"""Padding between chunks that is read over; never as much as a chunk that nobody asked for."""
+"""Padding between two chunks that is read along with them. It is smaller than a chunk that was not asked for."""
 
 _FEW_ROWS = 32
-"""For as many rows and more, to read the whole range that they lie in is no slower than to select them; measured."""
+"""From this many rows on, reading the range that contains them is no slower than selecting them (measured)."""
 
 _SELECTED_ROW_BYTES = 1 << 10
-"""Rows this large are read by calls of their own: libhdf5 cuts a selection of rows up chunk by chunk; measured."""
+"""Each row this large is read by a call of its own: libhdf5 splits a selection of rows chunk by chunk (measured)."""
 
 _SPAN_BYTES = 1 << 20
-"""About as much is read with one call; a larger chunk or row is read whole."""
+"""About this much is read with one call; a larger chunk or row is read whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """Rows of one file, ascending, and where each goes in the output; for those that are not a `RowRange`.
+    """Rows of one file, ascending, and the place of each in the output; see `RowRange` for consecutive rows.
 
     Attributes
     ----------
@@ -47,14 +47,14 @@ class RowRequest:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first row, and the one behind the last."""
+        """The first row, and the last one plus one."""
         return int(self.rows[0]), int(self.rows[-1]) + 1
 
     def listed(self) -> RowRequest:
         return self
 
     def packed(self) -> Request:
-        """Return the same as a range, if it is one."""
+        """Return the same rows as a `RowRange` if they are one."""
         if _rises_by_one(self.rows) and _rises_by_one(self.places):
             return RowRange(int(self.rows[0]), int(self.places[0]), len(self.rows))
         return self
@@ -64,29 +64,29 @@ class RowRequest:
         return RowRequest(self.rows[keep], self.places[keep])
 
     def places_of(self, at: np.ndarray) -> np.ndarray:
-        """Return the places of the rows at some positions."""
+        """Return the places of the rows at positions `at`."""
         return self.places[at]
 
     def indices(self, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what selects the rows in an array that begins with row `first`, and their places in the output."""
+        """Return the indices of the rows in an array that begins with row `first`, and their places in the output."""
         return self.rows - first, self.places
 
-    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
         """Return the chunk of each run of rows that share one, and the runs."""
         chunks = self.rows // chunk_rows
-        runs = Runs.split(chunks[1:] != chunks[:-1])
+        runs = RowRuns.split(chunks[1:] != chunks[:-1])
         return chunks[runs.start], runs
 
-    def in_order(self, runs: Runs) -> np.ndarray:
-        """Tell for each run whether rows and places both go up by one."""
+    def in_order(self, runs: RowRuns) -> np.ndarray:
+        """Return for each run whether its rows and its places both increase by one."""
         return unbroken((np.diff(self.rows) == 1) & (np.diff(self.places) == 1), runs)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows that follow each other, and go to places that do.
+    """Consecutive rows that go to consecutive places.
 
-    Whole columns are such: to list the numbers of their rows takes longer than to read small values.
+    A read of a whole column is one. Listing the numbers of its rows would take longer than reading small values.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class RowRange:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first row, and the one behind the last."""
+        """The first row, and the last one plus one."""
         return self.first, self.first + self.count
 
     def listed(self) -> RowRequest:
@@ -119,23 +119,23 @@ class RowRange:
         return RowRange(self.first + start, self.place + start, max(0, stop - start))
 
     def places_of(self, at: np.ndarray) -> np.ndarray:
-        """Return the places of the rows at some positions."""
+        """Return the places of the rows at positions `at`."""
         return at + self.place
 
     def indices(self, first: int) -> tuple[slice, slice]:
-        """Return what selects the rows in an array that begins with row `first`, and their places in the output."""
+        """Return the indices of the rows in an array that begins with row `first`, and their places in the output."""
         return slice(self.first - first, self.first - first + self.count), slice(self.place, self.place + self.count)
 
-    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, Runs]:
+    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
         """Return the chunk of each run of rows that share one, and the runs."""
         first, last = self.first // chunk_rows, (self.first + self.count - 1) // chunk_rows
         chunks = np.arange(first, last + 1, dtype=np.int64)
         edges = np.append(chunks, last + 1) * chunk_rows - self.first
         edges[0], edges[-1] = 0, self.count
-        return chunks, Runs(edges[:-1], edges[1:])
+        return chunks, RowRuns(edges[:-1], edges[1:])
 
-    def in_order(self, runs: Runs) -> np.ndarray:
-        """Tell for each run whether rows and places both go up by one."""
+    def in_order(self, runs: RowRuns) -> np.ndarray:
+        """Return for each run whether its rows and its places both increase by one."""
         return np.ones(len(runs.start), bool)
 
 
@@ -155,36 +155,36 @@ def request_of(rows: np.ndarray, places: np.ndarray | None = None) -> Request:
 
 
 def _rises_by_one(numbers: np.ndarray) -> bool:
-    # The ends tell it of most that do not, at no cost.
+    # Most other arrays are recognised by their first and last number, without a look at the rest.
     return bool(len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and np.all(numbers[1:] > numbers[:-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class RowRuns:
     """Half-open ranges ``[start[i], stop[i])`` of positions in a request."""
 
     start: np.ndarray
     stop: np.ndarray
 
     @classmethod
-    def whole(cls, count: int) -> Runs:
+    def whole(cls, count: int) -> RowRuns:
         """Return the one range of `count` positions."""
         return cls(np.zeros(1, np.int64), np.full(1, count, np.int64))
 
     @classmethod
-    def split(cls, breaks: np.ndarray) -> Runs:
-        """Cut ``len(breaks) + 1`` positions where ``breaks[i]`` parts position i from i + 1."""
+    def split(cls, breaks: np.ndarray) -> RowRuns:
+        """Cut ``len(breaks) + 1`` positions: ``breaks[i]`` separates position i from i + 1."""
         cuts = np.flatnonzero(breaks) + 1
         return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
 
 
-def unbroken(steps: np.ndarray, runs: Runs) -> np.ndarray:
-    """Tell for each run whether all ``steps`` (bool, one between each two positions) in it hold."""
+def unbroken(steps: np.ndarray, runs: RowRuns) -> np.ndarray:
+    """Return for each run whether all of its ``steps`` are true: bools, one between two neighbouring positions."""
     counted = np.concatenate([[0], np.cumsum(steps)])
     return counted[runs.stop - 1] - counted[runs.start] == runs.stop - runs.start - 1
 
 
-def extent_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Runs:
+def row_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> RowRuns:
     """Join rows that are stored as they are into spans, each read with one call.
 
     Parameters
@@ -199,30 +199,30 @@ def extent_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> Run
     steps = np.diff(offsets)
     breaks = (steps - row_bytes > PAGE_BYTES) | (steps % row_bytes != 0)
     if row_bytes >= PAGE_BYTES:
-        # A row this large goes straight to its place, by a call of its own if need be.
+        # A row this large is read straight into its place, if necessary by a call of its own: a copy costs more.
         breaks |= (np.diff(places) != 1) & (steps != 0)
     return _limit(offsets, breaks)
 
 
-def solid_spans(
+def contiguous_spans(
     offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray, unit: int = 1
 ) -> Iterator[tuple[int, int, int]]:
-    """Join pieces that go to the output as they are, one behind the other, and cut them into mebibytes.
+    """Join pieces that are consecutive in the file and in the output, and cut the result into mebibytes.
 
     Parameters
     ----------
     offsets, begins, sizes : numpy.ndarray
         int64: where each piece is in the file, where it goes in the output, and its size, in bytes.
     unit : int
-        Bytes that are not to be parted.
+        Bytes that stay together.
 
     Yields
     ------
     tuple of int
-        The same of what is read with one call.
+        Offset in the file, place in the output and size of each read.
     """
     at_once = max(1, _SPAN_BYTES // unit) * unit
-    joined = Runs.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
+    joined = RowRuns.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
     ends = (begins + sizes)[joined.stop - 1]
     for offset, begin, end in zip(
         offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
@@ -231,7 +231,7 @@ def solid_spans(
             yield offset + at - begin, at, min(at_once, end - at)
 
 
-def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
+def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> RowRuns:
     """Join stored chunks into spans, each read with one call.
 
     Parameters
@@ -244,7 +244,7 @@ def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> Runs:
 
 
 def range_pieces(rows: RowRange, chunk_rows: int, row_bytes: int) -> Iterator[RowRange]:
-    """Cut a range into pieces of about a mebibyte, none of which parts a chunk."""
+    """Cut a range into pieces of about a mebibyte that end where chunks end."""
     at_once = max(1, _SPAN_BYTES // max(1, chunk_rows * row_bytes)) * chunk_rows
     end = rows.first + rows.count
     edges = [rows.first, *range(rows.first // at_once * at_once + at_once, end, at_once), end]
@@ -252,8 +252,8 @@ def range_pieces(rows: RowRange, chunk_rows: int, row_bytes: int) -> Iterator[Ro
         yield RowRange(low, rows.place + low - rows.first, high - low)
 
 
-def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: int = 0) -> Runs:
-    """Join rows into ranges that libhdf5 reads in one call, none of which parts a chunk.
+def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: int = 0) -> RowRuns:
+    """Join rows into ranges that libhdf5 reads in one call; no chunk is in two of them.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: 
     chunk_rows, row_bytes : int
         Rows of a chunk, bytes of a row.
     gap_bytes : int
-        Of rows that are not in chunks, as much may lie between two that are joined.
+        Largest gap between two joined rows. It applies to rows that are not in chunks.
     """
     steps = np.diff(rows)
     if chunk_rows == 1:
@@ -273,39 +273,39 @@ def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: 
     return _limit(chunks * chunk_rows * row_bytes, breaks)
 
 
-def library_batches(rows: np.ndarray, spans: Runs, row_bytes: int, unasked_bytes: int) -> tuple[Runs, np.ndarray]:
-    """Join spans into batches, each read with one call: a span that is all but full, or the single rows of several.
+def library_batches(rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_bytes: int) -> tuple[RowRuns, np.ndarray]:
+    """Join spans into batches, each read with one call: one span that is almost full, or the single rows of several.
 
     Parameters
     ----------
     rows : numpy.ndarray
         int64, ascending.
-    spans : Runs
-        What `library_spans` made of them.
+    spans : RowRuns
+        The result of `library_spans` for them.
     row_bytes : int
         Bytes of a row.
     unasked_bytes : int
-        How many bytes are copied in the time that it takes to read a row and throw it away.
+        Cost of a row that is read and dropped, as the number of bytes that could be copied meanwhile.
 
     Returns
     -------
-    batches : Runs
+    batches : RowRuns
         Ranges of positions in `rows`.
     full : numpy.ndarray
-        bool: whether a batch is one span, to be read from its first row to its last.
+        bool: whether a batch is one span, and is read from its first row to its last.
     """
     counts = spans.stop - spans.start
     unasked = rows[spans.stop - 1] - rows[spans.start] + 1 - counts
-    # libhdf5 takes as long to select a row as to copy a page.
+    # libhdf5 selects a row in the time that it takes to copy a page.
     full = (counts >= _FEW_ROWS) & (unasked * unasked_bytes <= counts * PAGE_BYTES)
     full |= row_bytes >= _SELECTED_ROW_BYTES
     parts = np.concatenate([[0], np.cumsum(counts)])[:-1] * row_bytes
     batches = _limit(parts, full[1:] | full[:-1])
-    return Runs(spans.start[batches.start], spans.stop[batches.stop - 1]), full[batches.start]
+    return RowRuns(spans.start[batches.start], spans.stop[batches.stop - 1]), full[batches.start]
 
 
-def _limit(offsets: np.ndarray, breaks: np.ndarray) -> Runs:
-    runs = Runs.split(breaks)
+def _limit(offsets: np.ndarray, breaks: np.ndarray) -> RowRuns:
+    runs = RowRuns.split(breaks)
     first = np.repeat(offsets[runs.start], runs.stop - runs.start)
     part = (offsets - first) // _SPAN_BYTES
-    return Runs.split(breaks | (part[1:] != part[:-1]))
+    return RowRuns.split(breaks | (part[1:] != part[:-1]))

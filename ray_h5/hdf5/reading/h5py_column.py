@@ -1,4 +1,4 @@
-"""Columns that h5py reads: jobs of slices that touch each chunk once."""
+"""Columns that h5py reads, in slices that touch each chunk once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ray_h5.hdf5.reading.coalesce import (
     Request,
     RowRange,
     RowRequest,
-    Runs,
+    RowRuns,
     library_batches,
     library_spans,
     range_pieces,
@@ -27,15 +27,15 @@ from ray_h5.hdf5.reading.jobs import InTurn, Job, Worker
 from ray_h5.messages import few
 
 _DIRECT_BYTES = 64 << 10
-"""From as much on, libhdf5 puts values straight into the output; measured."""
+"""From this size on, libhdf5 reads straight into the output (measured)."""
 
 
 _OBJECT_BYTES = 1 << 10
-"""A value that lies elsewhere takes as long to look up as it takes to copy this much; measured."""
+"""Looking up a value of varying length takes as long as copying this many bytes (measured)."""
 
 
 _GUARDED_BATCHES = 16
-"""As many are looked at by the guard at once; the system still holds their bytes when libhdf5 asks for them."""
+"""Batches that the guard checks at once. Their bytes are still in the page cache when libhdf5 reads them."""
 
 
 class Library(Protocol):
@@ -45,7 +45,7 @@ class Library(Protocol):
         """Return the open dataset of column `name`."""
 
     def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
-        """Return the open dataset that a mapping of a virtual one leads to."""
+        """Return the open source dataset of a mapping of a virtual dataset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class H5pyColumn:
     layout : ColumnLayout
         The column.
     guard : callable, optional
-        Looks at the chunks of some rows before libhdf5 does.
+        Checks the chunks of some rows before libhdf5 reads them.
     """
 
     path: str
@@ -69,11 +69,11 @@ class H5pyColumn:
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
-        For one thread: libhdf5 has one lock, so a second one would win no time, and it would keep memory of its own
-        for chunks (each thread's arena of the C library does).
+        All of it is for one thread: libhdf5 has one lock, so a second thread would gain nothing, and its arena of the
+        C library would keep memory for chunks.
         """
         dataset = library.dataset(self.layout.name)
-        # libhdf5 selects no rows that have no values.
+        # libhdf5 cannot select rows without values.
         return [InTurn([partial(self._read, dataset, library, request, out)])] if len(request) and out.size else []
 
     def _read(self, dataset: h5py.Dataset, library: Library, request: Request, out: np.ndarray, worker: Worker) -> None:
@@ -89,7 +89,7 @@ class H5pyColumn:
                 worker.stats.h5py_reads += 1
 
     def _parts(self, request: Request) -> Iterator[tuple[Request, Sequence[tuple[Request, bool]]]]:
-        """Yield parts that the guard looks at at once, and the batches of each, with whether they are full."""
+        """Yield parts that the guard checks at once, with the batches of each part and whether they are full."""
         row_bytes = self.layout.row_bytes
         if isinstance(request, RowRange):
             for piece in range_pieces(request, self.layout.chunk_rows, row_bytes):
@@ -104,14 +104,14 @@ class H5pyColumn:
             part = request.select(slice(starts[i], stops[some][-1]))
             yield part, list(zip(made[some], full[some].tolist(), strict=True))
 
-    def _spans(self, rows: np.ndarray) -> Runs:
-        # In other storage than this, what lies between two rows may be in a file that is not asked for.
+    def _spans(self, rows: np.ndarray) -> RowRuns:
+        # In other storage, the rows between two requested ones may be in a file that is not needed.
         gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
         return library_spans(rows, self.layout.chunk_rows, self.layout.row_bytes, gap_bytes)
 
     @property
     def _apart(self) -> bool:
-        """Whether values lie elsewhere, and the row holds where."""
+        """Whether the rows hold references, and the values are in the global heap of the file."""
         return self.layout.stored_dtype.hasobject
 
     def _name_the_damage(self, dataset: h5py.Dataset, batch: RowRequest, out: np.ndarray) -> None:
@@ -136,7 +136,7 @@ class H5pyColumn:
             raise CorruptChunkError(f"{where}: h5py cannot read them{self._why(str(exc))}") from exc
 
     def _why(self, text: str) -> str:
-        """Say what libhdf5's words mean for the files that the values are in, and what to do."""
+        """Return what an error text of libhdf5 means, which files it concerns, and what to do."""
         files = few([path for path, state in self.layout.sources if state is not None] or [self.path])
         if "filter" in text:
             return f", a chunk is damaged: {text}. Restore the file that it is in from a copy: {files}"
@@ -149,21 +149,21 @@ class H5pyColumn:
 
     def _read_range(self, dataset: h5py.Dataset, batch: RowRange, out: np.ndarray) -> None:
         (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))
-        # What h5py makes of the two selections takes as long as to copy this much.
+        # h5py needs as long for the two selections as for copying this many bytes.
         large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
         if large and self._lands_in_place(dataset, out):
             if self.layout.offset is None:
-                out[there] = np.zeros((), out.dtype)  # libhdf5 may leave alone what was never written
-            # The same memory, as h5py names its type: it tells strings of one encoding from those of another.
+                out[there] = np.zeros((), out.dtype)  # libhdf5 may not touch rows that were never written
+            # The same memory with h5py's dtype, which has the encoding of strings.
             as_h5py = out.view(dataset.dtype) if self.layout.kind == "string" else out
             dataset.read_direct(as_h5py, np.s_[low:high], there)
         elif self.layout.kind == "struct":
-            out[batch.listed().places] = dataset[low:high]  # a slice would leave out its padding
+            out[batch.listed().places] = dataset[low:high]  # assigning to a slice would not copy the padding
         else:
             out[there] = dataset[low:high]
 
     def _lands_in_place(self, dataset: h5py.Dataset, out: np.ndarray) -> bool:
-        """Tell whether libhdf5 can put values where they belong; it also turns the order of their bytes."""
+        """Return whether libhdf5 can read into `out`; it also converts the byte order."""
         stored = self.layout.stored_dtype
         return (
             self.layout.kind in {"number", "bool", "string"}
@@ -175,7 +175,7 @@ class H5pyColumn:
 
 
 def _selected(dataset: h5py.Dataset, rows: np.ndarray) -> np.ndarray:
-    """Return rows, given in ascending order, by one call that selects them."""
+    """Return `rows` (ascending, with repeats), read with one call that selects them."""
     new = rows[1:] != rows[:-1]
     if new.all():
         return dataset[rows]

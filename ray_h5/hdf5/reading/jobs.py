@@ -1,8 +1,7 @@
-"""The work of a read, cut into jobs; and the jobs of columns that h5py reads for us."""
+"""Runs the jobs of a read in threads, and counts what they cost."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 
 
@@ -21,11 +21,11 @@ class ReadStats:
     Attributes
     ----------
     requests, bytes_read : int
-        Calls to the source, and the bytes they returned.
+        Reads of bytes from the file, and the bytes that they returned.
     chunks_decoded : int
-        Chunks that went through the decoder.
+        Chunks that were decoded here.
     h5py_reads : int
-        Reads that went through h5py.
+        Calls to h5py that read rows.
     """
 
     requests: int = 0
@@ -34,37 +34,31 @@ class ReadStats:
     h5py_reads: int = 0
 
     def add(self, other: ReadStats) -> None:
-        """Count what `other` cost as well; several threads may do so at once."""
-        with _Adding.lock:
+        """Add the counts of `other`. Several threads may do so at the same time."""
+        with _STATS_LOCK.value:
             for each in fields(self):
                 setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
-class _Adding:
-    """The lock of all counts: it is held for a few additions, once a read."""
-
-    lock = threading.Lock()
-
-
-# A thread that the child does not have may hold it.
-os.register_at_fork(after_in_child=lambda: setattr(_Adding, "lock", threading.Lock()))
+_STATS_LOCK = PerProcess(threading.Lock)
+"""One lock for all counts: it is held for a few additions, once a read."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """What one thread needs while it reads: a few buffers that it uses again, and its counts."""
+    """The buffers that one thread reuses while it reads, and its counts."""
 
     stats: ReadStats = field(default_factory=ReadStats)
     _buffers: dict[str, np.ndarray] = field(default_factory=dict)
 
     def buffer(self, name: str, nbytes: int) -> np.ndarray:
-        """Lend the buffer called `name`, of exactly `nbytes` bytes."""
+        """Return `nbytes` bytes of the buffer called `name`; they are valid until the next call with this name."""
         if len(held := self._buffers.get(name, np.empty(0, np.uint8))) < nbytes:
             held = self._buffers[name] = empty((nbytes,), np.dtype(np.uint8))
         return held[:nbytes]
 
     def between(self, slot: int, nbytes: int) -> np.ndarray:
-        """Lend a buffer for what passes between two steps of a pipeline."""
+        """Return a buffer for the result of one codec and the input of the next."""
         return self.buffer(f"between{slot}", nbytes)
 
 
@@ -74,9 +68,9 @@ Job = Callable[[Worker], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InTurn:
-    """Jobs that are best done by one thread: most of their time they hold a lock, or they are short.
+    """Jobs for one thread: they hold a lock most of the time, or are short.
 
-    To hand the interpreter from thread to thread takes longer than to decode a small chunk: two threads
+    Passing the interpreter's lock to another thread takes longer than decoding a small chunk: two threads
     took up to twice the time of one (measured, chunks of 4 KiB).
     """
 
@@ -88,7 +82,7 @@ class InTurn:
 
 
 def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
-    """Do all jobs, in up to `threads` threads, and return what they cost."""
+    """Run all jobs in up to `threads` threads, and return what they cost."""
     in_turn = [job for job in jobs if isinstance(job, InTurn)]
     shared = deque(job for job in jobs if not isinstance(job, InTurn))
     threads = min(threads, len(shared) + bool(in_turn)) or 1
@@ -101,13 +95,13 @@ def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
             for stats in pool.map(_work, own, [shared] * threads):
                 total.add(stats)
         except BaseException:
-            shared.clear()  # an error, or Ctrl-C: the others do no more than what they are at
+            shared.clear()  # an error, or Ctrl-C: the other threads end after their current job
             raise
     return total
 
 
 def _work(own: Sequence[Job], shared: deque[Job]) -> ReadStats:
-    """Do one's own jobs, and then those that are there for all, as many as one comes to."""
+    """Run the jobs in `own`, then jobs that all threads share until none is left."""
     worker = Worker()
     try:
         for job in own:

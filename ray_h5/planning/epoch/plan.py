@@ -14,7 +14,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.checks.changes import check_state
+from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.jobs import ReadStats

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.metadata.access import PathLike, identity_now
 from ray_h5.lru import LRU
 from ray_h5.planning.index.file_facts import FileFacts, Scope
 from ray_h5.planning.index.serialize import from_body, to_body
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import PathLike, identity_now
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity, FileLayout, FileState, SourceStates
-from ray_h5.hdf5.metadata.access import PathLike, as_roots
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
+from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import PathLike
 
 logger = logging.getLogger(__name__)
 

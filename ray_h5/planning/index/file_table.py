@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity
 
 _MAX_ROWS = (1 << 63) - 1
 

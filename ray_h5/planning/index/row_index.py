@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError
-from ray_h5.hdf5.checks.changes import check_identity, check_state
-from ray_h5.hdf5.layout import FileIdentity, FileState
-from ray_h5.hdf5.metadata.access import identity_now
-from ray_h5.hdf5.metadata.opening import check_regular_file, open_h5
+from ray_h5.hdf5.checks.changed_files import check_identity, check_state
+from ray_h5.hdf5.layout import FileState
+from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few
 from ray_h5.planning.index.common_schema import check_enums, common_columns
@@ -29,6 +28,8 @@ from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import check_regular_file, identity_now
 
 logger = logging.getLogger(__name__)
 

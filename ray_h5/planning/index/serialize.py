@@ -11,12 +11,13 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.hdf5.layout import FileIdentity, Kind, SourceStates
+from ray_h5.hdf5.layout import Kind, SourceStates
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
+from ray_h5.storage.byte_source import FileIdentity
 
 _FOREIGN = (
     pa.ArrowException, OSError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError,

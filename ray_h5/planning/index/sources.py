@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.hdf5.checks.changes import check_same_sources
-from ray_h5.hdf5.layout import FileIdentity, SourceStates
+from ray_h5.hdf5.checks.changed_files import check_same_sources
+from ray_h5.hdf5.layout import SourceStates
+from ray_h5.storage.byte_source import FileIdentity
 
 if TYPE_CHECKING:
     from ray_h5.planning.index.file_table import FileTable

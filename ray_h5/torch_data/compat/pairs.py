@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.layout import ColumnLayout, FileIdentity
+from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.dtypes import as_dtype
-from ray_h5.hdf5.metadata.opening import absolute_path
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.schema import has_long_double
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.reading.samples import Pair
 
 Transform = Callable[[Any], Any]

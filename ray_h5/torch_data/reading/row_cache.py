@@ -14,9 +14,9 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import as_bytes
-from ray_h5.hdf5.checks.changes import check_identity
-from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.hdf5.metadata.access import identity_now
+from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import identity_now
 
 _WORDS = (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.int16))
 _PARALLEL_BYTES = 1 << 20

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ray_h5.fork import PerProcess
-from ray_h5.hdf5.checks.changes import check_state
-from ray_h5.hdf5.layout import FileIdentity
+from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan, by_file
+from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 

@@ -258,7 +258,7 @@ def test_nbit_that_was_deflated_too(tmp_path):
 @pytest.mark.parametrize(
     ("number", "value", "message"),
     [
-        (2, 36, "expected nbit of 140 bytes, found it of 36 values of 4 bytes"),
+        (2, 36, "expected nbit of 140 bytes, found 36 values of 4 bytes"),
         (3, 9, "cannot be undone"),
         (3, 3, "cannot be undone"),
         (6, 33, "cannot be undone"),
@@ -284,7 +284,7 @@ TEXTS = np.dtype([("number", "i4"), ("text", h5py.string_dtype())])
     ids=["f4", "S4", ">i4", "strings", "lists", "compound"],
 )
 def test_an_edge_chunk_that_is_as_large_as_if_it_had_no_filters(tmp_path, dtype, item_bytes, options, user_block):
-    # libhdf5 inflates the short stream in it, and hands out what was in its buffer behind that.
+    # libhdf5 inflates the short stream in it, and returns what was in its buffer after that.
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", userblock_size=user_block) as file:
         dataset = file.create_dataset("x", (1500,), dtype, chunks=(1000,), **options)

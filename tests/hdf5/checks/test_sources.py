@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError, MissingSourceError
 from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.metadata.virtual import Mapping, RowBlocks
+from ray_h5.hdf5.metadata.virtual import RowBlocks, VirtualMapping
 from ray_h5.hdf5.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
 
@@ -85,7 +85,7 @@ def virtual_over_a_link(folder, filters, bad):
 
 
 def counted(folder, filters, bad):
-    """Three sources of ``s%b.h5``, one behind the other; the second has the damage, of its own rows 4 and 5."""
+    """Three sources of ``s%b.h5``, one after the other; the second has the damage, of its own rows 4 and 5."""
     data = [stored(folder / f"s{number}.h5", filters, bad if number == 1 else None) for number in range(3)]
     source, unlimited = h5py.h5s.create_simple((ROWS, ROW)), h5py.h5s.UNLIMITED
     space = h5py.h5s.create_simple((ROWS, ROW), (unlimited, ROW))
@@ -141,7 +141,7 @@ def test_a_source_whose_list_of_chunks_cannot_be_true(tmp_path, place):
         dataset = file.create_dataset("d", data=random_rows((ROWS, ROW), "i8"), chunks=(2, ROW))
         first, second = (dataset.id.get_chunk_info(number).byte_offset for number in range(2))
     replace_once(path, second.to_bytes(8, "little"), first.to_bytes(8, "little"))
-    with pytest.raises(CorruptFileError, match=r"s.h5: column 'd'.*two chunks that lie over each other"):
+    with pytest.raises(CorruptFileError, match=r"s.h5: column 'd'.*two chunks that overlap"):
         RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"], [7])
 
 
@@ -228,7 +228,7 @@ SHAPES = [(4,), (4, 2), (2, 2), (2, 4), (8,), (6,), (3,), (4, 3), (5, 2), (2, 4,
 @pytest.mark.parametrize("actual", SHAPES)
 @pytest.mark.parametrize("declared", [(4,), (4, 2)])
 def test_sources_of_another_shape_than_the_mapping_says(tmp_path, declared, actual, is_whole):
-    """libhdf5 takes values one by one then: whichever chunk is damaged, no row is wrong."""
+    """libhdf5 then copies values one by one: no row is wrong, whatever chunk is damaged."""
     with h5py.File(tmp_path / "s.h5", "w") as file:
         data = np.arange(1, 1 + np.prod(actual)).reshape(actual)
         file.create_dataset("d", data=data, chunks=(1, *actual[1:]), compression="gzip")
@@ -272,8 +272,13 @@ def test_only_the_mappings_of_the_rows_are_followed(tmp_path, monkeypatch):
         layout[i * ROWS : (i + 1) * ROWS] = h5py.VirtualSource(f"s{i % 2}.h5", "d", (ROWS, ROW))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_virtual_dataset("x", layout)
-    followed, plain = [], Mapping.followed
-    monkeypatch.setattr(Mapping, "followed", lambda self, rows: followed.append(self.bounds) or plain(self, rows))
+    followed, plain = [], VirtualMapping.followed
+
+    def recording(self, rows):
+        followed.append(self.bounds)
+        return plain(self, rows)
+
+    monkeypatch.setattr(VirtualMapping, "followed", recording)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     assert_same(reader.read(["x"], [5, 3 * ROWS, 99 * ROWS + 1])["x"], np.stack([data[0][5], data[1][0], data[1][1]]))
     assert followed == [(i * ROWS, (i + 1) * ROWS) for i in (0, 3, 99)]
@@ -322,13 +327,13 @@ def test_a_source_that_goes_away_amid_a_read(tmp_path, monkeypatch):
     over(tmp_path / "a.h5", "s.h5", stored(tmp_path / "s.h5", {"compression": "gzip"}))
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     reader.read(["x"], [0])
-    plain = Mapping.followed
+    plain = VirtualMapping.followed
 
     def going(mapping, rows):
         (tmp_path / "s.h5").unlink(missing_ok=True)
         return plain(mapping, rows)
 
-    monkeypatch.setattr(Mapping, "followed", going)
+    monkeypatch.setattr(VirtualMapping, "followed", going)
     with pytest.raises(MissingSourceError, match=r"s\.h5"):
         reader.read(["x"], [7])
 

@@ -15,13 +15,23 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.codecs.codec import ByteShuffle, Codec
+from ray_h5.hdf5.codecs.filters import (
+    BITSHUFFLE,
+    BLOSC,
+    BLOSC2,
+    DEFLATE,
+    FLETCHER32,
+    LZ4,
+    LZF,
+    NBIT,
+    SHUFFLE,
+    SZIP,
+    ZSTD,
+)
 from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
-
-DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, LZF = 1, 2, 3, 4, 5, 32000
-BLOSC, LZ4, BITSHUFFLE, ZSTD, BLOSC2 = 32001, 32004, 32008, 32015, 32026
 
 
 def szip(method, pixels_per_block):
@@ -386,15 +396,15 @@ WRONG = [
     ((ZSTD, ()), 301, ZSTD_TEXT, "expected 301 decoded bytes, found 300"),
     ((ZSTD, ()), 300, SKIPPABLE, "expected 300 decoded bytes, found 0"),
     ((BLOSC, ()), 300, BLOSC_TEXT[:15], "expected a blosc header of 16 bytes, found 15 bytes in all"),
-    ((BLOSC, ()), 300, BLOSC_TEXT[:-1], r"expected \d+ stored bytes, as the blosc header has it, found \d+"),
+    ((BLOSC, ()), 300, BLOSC_TEXT[:-1], r"expected \d+ stored bytes, as the blosc header says, found \d+"),
     ((BLOSC, ()), 299, BLOSC_TEXT, "expected 299 decoded bytes, the blosc header says 300"),
     ((BLOSC, ()), 300, b"\x09" + BLOSC_TEXT[1:], "the blosc stream is damaged"),
     ((LZ4, ()), 64, lz4_chunk(64, 64, LZ4_BLOCK)[:11], "expected the lz4 header of 12 bytes, found 11 bytes in all"),
     ((LZ4, ()), 64, lz4_chunk(1 << 63, 64, LZ4_BLOCK), "expected 64 decoded bytes, the lz4 header says 9223372036854"),
     ((LZ4, ()), 64, lz4_chunk(64, 0, LZ4_BLOCK), "the lz4 header says that blocks are empty"),
-    ((LZ4, ()), 64, lz4_chunk(64, 64), "lz4 block 0 of 1 ends behind the 12 stored bytes"),
-    ((LZ4, ()), 64, lz4_chunk(64, 64, LZ4_BLOCK)[:-1], "lz4 block 1 of 1 ends behind"),
-    ((LZ4, ()), 128, lz4_chunk(128, 64, LZ4_BLOCK), "lz4 block 1 of 2 ends behind"),
+    ((LZ4, ()), 64, lz4_chunk(64, 64), "lz4 block 0 of 1 ends after the 12 stored bytes"),
+    ((LZ4, ()), 64, lz4_chunk(64, 64, LZ4_BLOCK)[:-1], "lz4 block 1 of 1 ends after"),
+    ((LZ4, ()), 128, lz4_chunk(128, 64, LZ4_BLOCK), "lz4 block 1 of 2 ends after"),
     ((LZ4, ()), 64, lz4_chunk(64, 64, b""), "expected 64 decoded bytes, found 0"),
     ((LZ4, ()), 64, lz4_chunk(64, 64, b"\xff" * 9), "the lz4 stream is damaged"),
     ((LZ4, ()), 65, lz4_chunk(65, 65, LZ4_BLOCK), "expected 65 decoded bytes, found 64"),
@@ -407,7 +417,7 @@ WRONG = [
         lz4_chunk(64, 36, LZ4_BLOCK),
         "expected blocks of a multiple of 32 bytes, the bitshuffle header say",
     ),
-    (SHUFFLED, 68, lz4_chunk(68, 64, LZ4_BLOCK) + b"abc", "expected 4 bytes behind the last block, found 3"),
+    (SHUFFLED, 68, lz4_chunk(68, 64, LZ4_BLOCK) + b"abc", "expected 4 bytes after the last block, found 3"),
     (SHUFFLED, 64, lz4_chunk(64, 64, b"\xff" * 9), "the lz4 stream is damaged"),
     (SHUFFLED, 96, lz4_chunk(96, 64, LZ4_BLOCK, b"x" * 32), "the lz4 stream is damaged"),
     (SHUFFLED, 96, lz4_chunk(96, 96, LZ4_BLOCK), "expected 96 decoded bytes, found 64"),

@@ -1,4 +1,4 @@
-"""Chunks as they may lie in a file: filters skipped, data damaged, pipelines of every kind."""
+"""Chunks as files may have them: filters skipped, data damaged, pipelines of every kind."""
 
 import ctypes
 import os
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CodecUnavailableError, CorruptChunkError, CorruptFileError, RayH5Error
+from ray_h5.hdf5.codecs.filters import DEFLATE, FLETCHER32, LZF, NBIT, SCALEOFFSET, SHUFFLE, SZIP
 from ray_h5.hdf5.codecs.pipeline import ByteShuffle, ChunkDecoder, DecodeError, Deflate, Fletcher32, Lzf, decodes
 from ray_h5.hdf5.layout import FilterPipeline, FilterStep
 from ray_h5.hdf5.reader import RowReader
@@ -29,8 +30,6 @@ from tests.hdf5.h5kit import (
     stored_chunks,
     write,
 )
-
-DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
 
 # Encoders of our own: what is written must not depend on what is tested -------------------------
 

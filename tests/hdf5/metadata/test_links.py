@@ -737,7 +737,7 @@ def test_numbered_sources_that_are_added(numbered, what):
 
 
 def test_numbered_sources_that_lead_to_what_is_missing(numbered):
-    # libhdf5 would count the source, and fill in for what is behind it.
+    # libhdf5 would count the source, and return fill values for its rows.
     with h5py.File(numbered.parent / "part3.h5", "w") as file:
         file.create_virtual_dataset("x", virtual("gone.h5", "x", (2,)))
     with pytest.raises(MissingSourceError, match=r"gone\.h5"):
@@ -840,7 +840,7 @@ def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch
     assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
     monkeypatch.chdir(places / "absolute")
     write(places / ("absolute" if folder == "current" else folder) / "b.h5", {"x": ROWS + 1})
-    with pytest.raises(StaleIndexError, match=r"b\.h5, which was not there"):
+    with pytest.raises(StaleIndexError, match=r"b\.h5, which did not exist"):
         reader.read(["x"])
 
 

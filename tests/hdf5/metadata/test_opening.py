@@ -1,4 +1,4 @@
-"""Files that cannot be opened, files that are in use, files that change: what the user is told."""
+"""Files that cannot be opened, files that are in use, files that change: what the errors say."""
 
 import contextlib
 import errno
@@ -31,11 +31,11 @@ from ray_h5.errors import (
     WriterActiveError,
 )
 from ray_h5.hdf5 import reader
-from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.metadata import opening
 from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.source import LocalFile
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, flip, in_fork, overwrite, program, run_python, write
 
 VALUES = np.arange(80, dtype="i4").reshape(20, 4)
@@ -281,18 +281,6 @@ def test_truncated_within_its_first_block(tmp_path, libver, kept):
     with pytest.raises((TruncatedFileError, CorruptFileError, NotHDF5Error)) as caught:
         RowReader(path)
     assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_source_that_is_shorter_than_asked(tmp_path):
-    (tmp_path / "a.bin").write_bytes(b"12345678")
-    source = LocalFile("a.bin", os.open(tmp_path / "a.bin", os.O_RDONLY))
-    source.read_into(2, memoryview(found := bytearray(6)))
-    assert found == b"345678"
-    for offset, had in [(5, 3), (8, 0), (100, 0)]:
-        with pytest.raises(TruncatedFileError) as caught:
-            source.read_into(offset, memoryview(bytearray(6)))
-        assert f"a.bin: expected 6 bytes at offset {offset}, found {had}" in str(caught.value)
-        assert "now has 8 bytes" in str(caught.value)
 
 
 @pytest.mark.parametrize("most", [1, 7, 100])
@@ -568,7 +556,7 @@ PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 
 
 class Flaky:
-    """Fails `times` times with one error, then does what it stands for."""
+    """Fails `times` times with one error, then calls the function that it replaces."""
 
     def __init__(self, does, times, code, kind=OSError):
         self.does, self.left, self.code, self.kind = does, times, code, kind
@@ -608,7 +596,7 @@ def test_reads_that_fail_for_a_while(path, monkeypatch, opens, caplog, code, tim
     flaky = Flaky(os.preadv, times, code)
     monkeypatch.setattr(os, "preadv", flaky)
     assert_same(opened.read(["x"])["x"], VALUES)
-    assert len(opens) >= before + times, "it is opened anew before each new try"
+    assert len(opens) >= before + times, "it is opened again before each try"
     assert [record.levelname for record in caplog.records] == ["WARNING"] * times
     assert path in caplog.text
 

@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.source import LocalFile
+from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
 
 SHUFFLED = np.random.default_rng(0).permutation(40)
@@ -157,7 +157,7 @@ class TestUnallocated:
         np.testing.assert_array_equal(out, expected)
 
 
-# A row of two pages is fetched alone; rows of a few bytes share the page they lie on.
+# A row of two pages is fetched alone; rows of a few bytes share the page that they are on.
 LARGE, SMALL = 2048, 8
 
 

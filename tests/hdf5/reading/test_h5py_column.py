@@ -110,7 +110,7 @@ def test_large_rows_are_read_by_themselves(tmp_path, row_bytes):
 
 
 def test_the_message_names_the_rows_that_are_damaged(tmp_path):
-    # A filter that h5py undoes, so that nothing looks at its chunks before; behind a virtual column.
+    # A filter that h5py decodes, so that nothing checks its chunks before; read through a virtual column.
     source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
     flip(source, stored_chunks(source, "x")[5].byte_offset)
     layout = h5py.VirtualLayout((400, 8), "f4")

@@ -1,4 +1,4 @@
-"""Rows of 16 KiB and more that lie in the file as they are, each read by a call of its own."""
+"""Rows of 16 KiB and more that are stored as they are: each is read by a call of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.coalesce import LARGE_ROW_BYTES
+from ray_h5.hdf5.reading.coalesce import LARGE_READ_BYTES
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, write
 
 ROWS = 24
-VALUES = LARGE_ROW_BYTES // 4
+VALUES = LARGE_READ_BYTES // 4
 STORAGES = [{}, {"chunks": (1, VALUES)}, {"chunks": (5, VALUES)}]
 
 
@@ -44,7 +44,7 @@ def test_requests_and_bytes_are_those_of_the_rows(tmp_path, rows) -> None:
     assert_same(reader.read(["x"], rows)["x"], by_h5py(path, "x", rows))
     wanted = np.unique(np.arange(ROWS)[rows])
     apart = 1 + int((np.diff(wanted) > 1).sum())
-    assert reader.stats.bytes_read == len(wanted) * LARGE_ROW_BYTES
+    assert reader.stats.bytes_read == len(wanted) * LARGE_READ_BYTES
     assert reader.stats.requests == apart
 
 
@@ -54,6 +54,6 @@ def test_a_file_cut_off_within_a_row_is_an_error(tmp_path) -> None:
         start = file["x"].id.get_offset()
     reader = RowReader(path)
     assert reader.layout.columns["x"].num_rows == ROWS
-    os.truncate(path, start + 7 * LARGE_ROW_BYTES + 100)
+    os.truncate(path, start + 7 * LARGE_READ_BYTES + 100)
     with pytest.raises(RayH5Error, match=r"a\.h5"):
         reader.read(["x"], [1, 3, 7])

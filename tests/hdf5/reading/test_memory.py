@@ -98,7 +98,7 @@ DTYPES = [">i4", "<f4", "?", "S8", h5py.string_dtype("utf-8", 8), h5py.enum_dtyp
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=[">i4", "f4", "bool", "S8", "UTF-8", "enum"])
 def test_what_h5py_reads_goes_where_it_belongs(tmp_path, dtype):
-    """Chunks that all rows lie in are not parted: a copy between would be one of the whole column."""
+    """Chunks that contain all rows are not split: an intermediate copy would be one of the whole column."""
     path, shape = tmp_path / "a.h5", (100_000, 16)
     with h5py.File(path, "w") as file:
         dataset = file.create_dataset("x", shape, dtype, chunks=(100_000, 1), **hdf5plugin.Blosc2(clevel=1))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.coalesce import RowRange, RowRequest, Runs, range_pieces, request_of, solid_spans
+from ray_h5.hdf5.reading.coalesce import RowRange, RowRequest, RowRuns, contiguous_spans, range_pieces, request_of
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows
 
 MEBIBYTE = 1 << 20
@@ -28,7 +28,7 @@ def test_a_range_is_what_it_lists(rows, chunk_rows, start, stop):
     assert rows.bounds == listed.bounds
     assert request_of(listed.rows, listed.places) == rows == listed.packed()
     for found, expected in zip(rows.by_chunk(chunk_rows), listed.by_chunk(chunk_rows), strict=True):
-        if isinstance(found, Runs):
+        if isinstance(found, RowRuns):
             assert (found.start.tolist(), found.stop.tolist()) == (expected.start.tolist(), expected.stop.tolist())
             assert rows.in_order(found).tolist() == listed.in_order(found).tolist()
             assert rows.places_of(found.start).tolist() == listed.places_of(found.start).tolist()
@@ -57,11 +57,11 @@ def test_pieces_of_a_range(rows, chunk_rows, row_bytes):
     assert all(piece.first % chunk_rows == 0 for piece in pieces[1:]), "no chunk is read twice"
 
 
-def test_solid_spans_are_joined_and_cut():
+def test_contiguous_spans_are_joined_and_cut():
     sizes = np.array([10, 20, MEBIBYTE, 5])
     begins = np.cumsum([3, *sizes[:-1]])
     offsets = np.array([100, 110, 130, 9])
-    assert list(solid_spans(offsets, begins, sizes)) == [
+    assert list(contiguous_spans(offsets, begins, sizes)) == [
         (100, 3, MEBIBYTE),
         (100 + MEBIBYTE, 3 + MEBIBYTE, 30),
         (9, 33 + MEBIBYTE, 5),
@@ -107,7 +107,7 @@ def test_calls_of_a_whole_column(tmp_path):
     for name in ("contiguous", "chunks"):
         reader = RowReader(tmp_path / "a.h5")
         assert_same(reader.read([name])[name], values)
-        assert reader.stats.requests <= 20, "parts of the chunk index lie between chunks"
+        assert reader.stats.requests <= 20, "parts of the chunk index are between chunks"
         assert reader.stats.bytes_read == values.nbytes
 
 

@@ -20,7 +20,6 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.epoch.plan import read_rows
 from ray_h5.planning.index.cache import MEMORY
@@ -31,6 +30,7 @@ from ray_h5.planning.kfold import fold_groups
 from ray_h5.planning.predicates.criteria import between, where
 from ray_h5.planning.predicates.evaluate import check_names, evaluate
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.storage.byte_source import FileIdentity
 from tests.planning.kit import plan_files
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import MissingSourceError, SchemaMismatchError, StaleIndexError, UnknownColumnError
-from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.planning.epoch.plan import make_plan, read_rows
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import MEMORY
@@ -22,6 +21,7 @@ from ray_h5.planning.index.select import select
 from ray_h5.planning.index.sources import Origin, SourceTable
 from ray_h5.planning.kfold import fold_groups, fold_predicates
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, virtual_name, where
+from ray_h5.storage.byte_source import FileIdentity
 from tests.planning.kit import plan_files
 
 ROWS = np.arange(6)
@@ -269,7 +269,7 @@ def test_a_source_that_appears(tmp_path):
     plan = planned(world, predicate=where(x=[1, 7]))
     assert rows_of(plan) == {"x": [1]}
     write(tmp_path / "n1.h5", x=ROWS + 6)
-    with pytest.raises(StaleIndexError, match="was not there when the column was described") as caught:
+    with pytest.raises(StaleIndexError, match="did not exist when the column was described") as caught:
         rows_of(plan)
     check_named(caught, world)
     assert rows_of(planned(world, predicate=where(x=[1, 7]))) == {"x": [1, 7]}

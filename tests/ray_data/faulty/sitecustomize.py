@@ -4,7 +4,7 @@ import errno
 import os
 
 from ray_h5.hdf5 import reader
-from ray_h5.hdf5.source import LocalFile
+from ray_h5.storage.local import LocalFile
 
 read_into = LocalFile.read_into
 left = int(os.environ["FAILING_READS"])

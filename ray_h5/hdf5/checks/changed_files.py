@@ -1,0 +1,92 @@
+"""Checks that files have not changed since they were planned or described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.hdf5.layout import FileState, SourceStates
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import check_regular_file, identity_now
+
+_ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
+
+
+def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
+    """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
+
+    With `swmr`, a writer may have changed its size and times: only another inode is an error.
+    """
+    if _differ(expected, found, swmr):
+        raise StaleIndexError(
+            f"{path}: the file changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+        )
+
+
+def check_state(path: str, expected: FileState) -> None:
+    """Raise unless a file and the sources of its columns now have the expected states. No file is opened."""
+    check_identity(path, expected.identity, FileIdentity.of(check_regular_file(path)))
+    for column, sources in expected.sources.items():
+        check_sources_now(path, column, sources)
+
+
+def check_sources_now(path: str, column: str, expected: SourceStates, *, swmr: bool = False) -> None:
+    """Raise unless the sources of a column now have the expected states.
+
+    Raises
+    ------
+    StaleIndexError
+        If a source changed, or was missing and exists now.
+    MissingSourceError
+        If a source is missing now: libhdf5 would return fill values without an error.
+    """
+    for source, state in expected:
+        _check_source(path, column, source, state, identity_now(source), swmr)
+
+
+def check_same_sources(
+    path: str, column: str, expected: SourceStates, found: SourceStates, *, swmr: bool = False
+) -> None:
+    """Raise unless the sources `found` for a column are the expected ones; errors as in `check_sources_now`."""
+    if found == expected:
+        return
+    states = dict(found)
+    for source, state in expected:
+        if source in states:
+            _check_source(path, column, source, state, states[source], swmr)
+    check_sources_now(path, column, expected, swmr=swmr)
+    if states.keys() != dict(expected).keys():
+        raise StaleIndexError(
+            f"{path}: column {column!r} leads to other files than when the dataset was made: expected "
+            f"{_listed(dict(expected))}, found {_listed(states)}. {_ADVICE}"
+        )
+
+
+def _check_source(
+    path: str, column: str, source: str, expected: FileIdentity | None, found: FileIdentity | None, swmr: bool
+) -> None:
+    leads = f"{path}: column {column!r} leads to {source}"
+    if expected is None:
+        # With swmr, a reader does not use rows that were added later.
+        if found is not None and not swmr:
+            raise StaleIndexError(
+                f"{leads}, which did not exist when the column was described: it may have more rows now, or other "
+                f"ones. {_ADVICE}"
+            )
+    elif found is None:
+        raise MissingSourceError(
+            f"{leads}, which no longer exists, or which this machine does not see. Put it back as it was, or make the "
+            "dataset again: without the column, or once there is another one."
+        )
+    elif _differ(expected, found, swmr):
+        raise StaleIndexError(
+            f"{leads}, which changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+        )
+
+
+def _differ(expected: FileIdentity, found: FileIdentity, swmr: bool) -> bool:
+    return expected.inode != found.inode if swmr else expected != found
+
+
+def _listed(states: Mapping[str, FileIdentity | None]) -> str:
+    return ", ".join(path for path, state in states.items() if state is not None) or "none"

@@ -1,0 +1,67 @@
+"""Tells file formats apart by their first bytes, for messages about files that libhdf5 does not open."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_HEAD_BYTES = 2048
+
+_OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
+    (rb"CDF[\x01\x02\x05]", "a netCDF-3 file: convert it with `nccopy -k nc4 old.nc new.nc`, or xarray's to_netcdf()"),
+    (rb"\x0e\x03\x13\x01", "an HDF4 file: convert it with `h4toh5`"),
+    (rb"MATLAB 5\.0", "a MATLAB file older than 7.3: save it in MATLAB with save(..., '-v7.3')"),
+    (rb"\x1f\x8b", "compressed by gzip: decompress it with `gunzip`"),
+    (rb"PK(\x03\x04|\x05\x06)", "a zip archive, as those of numpy's savez (.npz) and of zipped Zarr are: unpack it"),
+    (rb"\x93NUMPY", "a numpy file (.npy): load it with numpy.load(), and write it with h5py"),
+    (rb"version https://git-lfs", "a pointer of Git LFS, not the file itself: fetch that with `git lfs pull`"),
+    (rb"\s*<(!doctype\s+html|html)", "a web page (HTML), as a failed download leaves one: download the file again"),
+)
+"""How files of other formats begin (a regular expression, any case), and what to do with them."""
+
+_MATLAB = b"MATLAB 7.3"
+
+_FAMILY = b"NCSAfami"
+"""The driver name in the first file of a family: in the superblock (versions 0 and 1), or in its extension."""
+
+_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
+"""A file name: the text before its last number, the number, the rest. Numbers in the extension do not count."""
+
+
+def seems_to_be(path: str) -> str:
+    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known."""
+    head = _head(path)
+    found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
+    return f". It seems to be {found}." if found else ""
+
+
+def family_of(path: str) -> str | None:
+    """Return the name pattern of the family of files that `path` is a part of (libhdf5's family driver), or None."""
+    folder, name = os.path.split(path)
+    if not (numbered := _NUMBERED.fullmatch(name)):
+        return None
+    before, digits, after = numbered.groups()
+    for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
+        # Only the first file of a family has a signature, and it names the driver.
+        if _FAMILY in _head(os.path.join(folder, before + zero + after)):
+            return os.path.join(folder, before + form + after)
+    return None
+
+
+def is_of_matlab(path: str) -> bool:
+    """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name."""
+    return _head(path).startswith(_MATLAB)
+
+
+def _head(path: str) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _HEAD_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""Merge columns that are alike into one entry: a file may have thousands, in groups whose names differ by a number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray_h5.messages import printable
+from ray_h5.planning.paths import natural_key
+
+_MIN_MERGED = 6
+"""Fewer are shown one by one, as each may have a meaning of its own."""
+
+_MAX_NAME = 100
+
+_MAX_DEPTH = 32
+"""Nested groups that become nodes; the rest of a deeper name is one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNode:
+    """A column or a group; or several in one group that are alike.
+
+    Attributes
+    ----------
+    siblings : tuple of str
+        Names, without the groups above.
+    columns : tuple of str
+        The full names of the columns of a leaf; empty for a group.
+    below : tuple of ColumnNode
+        The nodes in a group.
+    key : hashable
+        Equal for nodes that are alike.
+    """
+
+    siblings: tuple[str, ...]
+    columns: tuple[str, ...]
+    below: tuple[ColumnNode, ...]
+    key: Hashable
+
+    @property
+    def name(self) -> str:
+        """The name, or the first and the last of several names."""
+        names = sorted(self.siblings, key=natural_key)
+        return _short(names[0]) if len(names) == 1 else f"{_short(names[0])} ... {_short(names[-1])}"
+
+    @property
+    def label(self) -> str:
+        """The name, and the number of siblings."""
+        many = f" ({len(self.siblings)} {'groups' if self.below else 'columns'} alike)"
+        return self.name + ("/" if self.below else "") + (many if len(self.siblings) > 1 else "")
+
+    def walk(self, above: tuple[ColumnNode, ...] = ()) -> Iterator[tuple[tuple[ColumnNode, ...], ColumnNode]]:
+        """Yield this node and all nodes below it, each with the nodes above it."""
+        yield above, self
+        for node in self.below:
+            yield from node.walk((*above, self))
+
+
+def merge_similar(keys: Mapping[str, Hashable], *, any_name: bool = False) -> list[ColumnNode]:
+    """Return columns as a tree in which nodes that are alike are merged.
+
+    Parameters
+    ----------
+    keys : mapping of str to hashable
+        By the name of each column: a value that is equal for columns that are alike.
+    any_name : bool
+        Merge also columns whose names differ by more than a number. Groups are always merged so.
+    """
+    tree: dict[str, Any] = {}
+    for name in keys:
+        *groups, last = name.split("/", _MAX_DEPTH)
+        here = tree
+        for group in groups:
+            here = here.setdefault(group, {})
+        here[last] = name
+    return _nodes(tree, keys, any_name)
+
+
+def leaves(nodes: Sequence[ColumnNode]) -> Iterator[tuple[str, ColumnNode]]:
+    """Yield the nodes of columns, each with its full name, such as ``demo_0 ... demo_9/x``."""
+    for top in nodes:
+        for above, node in top.walk():
+            if node.columns:
+                yield "/".join(each.name for each in (*above, node)), node
+
+
+def _nodes(tree: Mapping[str, Any], keys: Mapping[str, Hashable], any_name: bool) -> list[ColumnNode]:
+    nodes = []
+    for name, found in tree.items():
+        if isinstance(found, str):
+            nodes.append(ColumnNode((name,), (found,), (), keys[found]))
+        else:
+            below = tuple(_nodes(found, keys, any_name))
+            nodes.append(ColumnNode((name,), (), below, tuple((_mark(each), each.key) for each in below)))
+    # First nodes whose names differ by a number, such as lead_1 and lead_2; then groups of any names, such as patients.
+    nodes = _joined(nodes, lambda node: (_mark(node, one=False), bool(node.below), node.key))
+    return _joined(nodes, lambda node: (bool(node.below), node.key) if any_name or node.below else id(node))
+
+
+def _joined(nodes: Sequence[ColumnNode], alike: Callable[[ColumnNode], Hashable]) -> list[ColumnNode]:
+    """Return nodes, with those that are alike merged at the place of the first, if there are enough of them."""
+    marks = [alike(node) for node in nodes]
+    by_mark: dict[Hashable, list[ColumnNode]] = {}
+    for mark, node in zip(marks, nodes, strict=True):
+        by_mark.setdefault(mark, []).append(node)
+    joined = {
+        mark: _merged(similar)
+        for mark, similar in by_mark.items()
+        if len(similar) > 1 and sum(len(node.siblings) for node in similar) >= _MIN_MERGED
+    }
+    found = []
+    for mark, node in zip(marks, nodes, strict=True):
+        if mark not in joined:
+            found.append(node)
+        elif node is by_mark[mark][0]:
+            found.append(joined[mark])
+    return found
+
+
+def _merged(nodes: Sequence[ColumnNode]) -> ColumnNode:
+    return ColumnNode(
+        siblings=tuple(dict.fromkeys(name for node in nodes for name in node.siblings)),
+        columns=tuple(name for node in nodes for name in node.columns),
+        below=tuple(map(_merged, zip(*(node.below for node in nodes), strict=True))),
+        key=nodes[0].key,
+    )
+
+
+def _mark(node: ColumnNode, *, one: bool = True) -> str:
+    """Return a pattern of the names of a node, with # for numbers; of a single name with `one`, that name."""
+    if one and len(node.siblings) == 1:
+        return node.siblings[0]
+    # "*" stands for names that differ by more than a number.
+    numbered = {re.sub("[0-9]+", "#", name) for name in node.siblings}
+    return numbered.pop() if len(numbered) == 1 else "*"
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."

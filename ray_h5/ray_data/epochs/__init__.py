@@ -1,0 +1,1 @@
+"""Which epoch an iteration reads: set by `set_epoch` from anywhere in a job, or counted."""

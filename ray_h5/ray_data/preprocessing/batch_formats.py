@@ -1,0 +1,118 @@
+"""Batches of users, which are dicts, pandas frames or Arrow tables, to arrays of their columns and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+from ray.data.block import BlockAccessor, BlockColumn
+from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
+
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.messages import no_column
+
+Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def names_of(batch: Any) -> list[str]:
+    """Return the names of the columns of a batch.
+
+    Raises
+    ------
+    OptionError
+        If it is not a batch.
+    """
+    if isinstance(batch, pa.Table):
+        return list(batch.column_names)
+    if isinstance(batch, (Mapping, pd.DataFrame)):
+        return list(batch)
+    raise OptionError(
+        f"expected a batch, {{column: array or tensor}}, a pandas.DataFrame or a pyarrow.Table, found "
+        f"{type(batch).__name__}; pass one array as {{column: array}}"
+    )
+
+
+def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
+    """Return a batch of the same type in which the columns of these names are changed.
+
+    Parameters
+    ----------
+    batch : mapping, pandas.DataFrame or pyarrow.Table
+        A mapping holds arrays or tensors; it may be one row.
+    names : iterable of str
+        Columns; names that the batch does not have are skipped.
+    change : callable
+        Takes {column: array} and returns the same mapping with new arrays.
+    """
+    found = set(names_of(batch))
+    wanted = [name for name in names if name in found]
+    if isinstance(batch, pa.Table):
+        return _changed_table(batch, change(_arrays(BlockAccessor.for_block(batch.select(wanted)).to_numpy())))
+    if isinstance(batch, pd.DataFrame):
+        return _changed_frame(batch, change(_arrays({name: batch[name] for name in wanted})))
+    return {**batch, **change({name: batch[name] for name in wanted})}
+
+
+def with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
+    """Return `call` of a column of the batch; the message of an error begins with the name of the column."""
+    if name not in batch:
+        raise UnknownColumnError(no_column([name], batch))
+    try:
+        return call(batch[name])
+    except RayH5Error as exc:
+        raise type(exc)(f"column {name!r}: {exc}") from exc
+
+
+def as_array(name: str, column: BlockColumn) -> np.ndarray[Any, Any]:
+    """Return a column of a block as one array."""
+    if isinstance(column, pd.Series):
+        return _stacked(name, column)
+    return _stacked(name, BlockAccessor.for_block(pa.table({name: column})).to_numpy()[name])
+
+
+def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:
+    for name, array in arrays.items():
+        # Ray would turn an array with several axes and no rows into objects.
+        column = ArrowTensorArray.from_numpy(array, column_name=name) if array.ndim > 1 else pa.array(array)
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _changed_frame(frame: pd.DataFrame, arrays: Mapping[str, Any]) -> pd.DataFrame:
+    frame = frame.copy(deep=False)
+    for name, array in arrays.items():
+        values = array
+        if array.ndim > 1:
+            values = TensorArray(array) if isinstance(frame[name].dtype, TensorDtype) else _as_objects(array)
+        frame[name] = pd.Series(values, index=frame.index)
+    return frame
+
+
+def _as_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of the rows as objects, as a frame holds them."""
+    rows = np.empty(len(array), dtype=object)
+    rows[:] = list(array)
+    return rows
+
+
+def _arrays(columns: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return columns of a frame or table as arrays, without columns of objects and no rows: their type is unknown."""
+    arrays = {name: _stacked(name, values) for name, values in columns.items()}
+    return {name: array for name, array in arrays.items() if len(array) or array.dtype != object}
+
+
+def _stacked(name: str, column: pd.Series | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a column of a frame or table as one array; rows that are arrays are stacked."""
+    values = np.asarray(column)
+    if values.dtype != object or not len(values) or not isinstance(values[0], (np.ndarray, list)):
+        return values
+    try:
+        return np.stack(list(values))
+    except ValueError as exc:
+        shapes = sorted({np.shape(each) for each in values})
+        raise SchemaMismatchError(
+            f"column {name!r}: rows have the shapes {', '.join(map(str, shapes[:4]))}; expected one shape"
+        ) from exc

@@ -1,0 +1,172 @@
+"""Batches of numpy arrays -> torch tensors on the device that trains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from ray.data.collate_fn import NumpyBatchCollateFn
+
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.messages import no_column
+
+Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
+"""A dtype of torch or numpy, or its name; ``"bfloat16"`` too."""
+
+TorchBatch = dict[str, Any]
+"""A tensor a column; columns that hold no numbers stay numpy arrays."""
+
+
+class TorchCollate(NumpyBatchCollateFn):
+    """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
+
+    Columns of strings and of other values that torch does not have stay numpy arrays.
+
+    Parameters
+    ----------
+    dtypes : dtype, or mapping of str to dtype, optional
+        A dtype for all floating columns, or for the columns named: a dtype of torch or numpy, or its name.
+        ``torch.bfloat16`` and ``torch.float16`` are for mixed precision. By default dtypes stay as they are.
+    pin_memory : bool
+        Put tensors into page-locked memory, from which a GPU copies while it computes.
+
+    Raises
+    ------
+    OptionError
+        If torch does not have a dtype, or there is no accelerator to pin memory for.
+    """
+
+    def __init__(self, dtypes: Dtype | Mapping[str, Dtype] | None = None, pin_memory: bool = False) -> None:
+        self._dtypes: torch.dtype | dict[str, torch.dtype] | None
+        if isinstance(dtypes, Mapping):
+            self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
+        else:
+            self._dtypes = None if dtypes is None else _as_dtype(dtypes)
+        if pin_memory and not torch.accelerator.is_available():
+            raise OptionError(
+                f"pin_memory={pin_memory!r}: torch finds no accelerator that copies from pinned memory; leave it out, "
+                "and memory is pinned where the device is a GPU"
+            )
+        self._pin = pin_memory
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> TorchBatch:
+        if isinstance(self._dtypes, Mapping):
+            for name in self._dtypes.keys() - batch.keys():
+                raise UnknownColumnError(f"dtypes: {no_column([name], batch)}")
+        return {name: self._convert(name, values) for name, values in batch.items()}
+
+    def _convert(self, name: str, values: np.ndarray) -> Any:
+        if values.dtype.kind not in "biufc":
+            if isinstance(self._dtypes, Mapping) and name in self._dtypes:
+                raise UnsupportedColumnError(
+                    f"dtypes: column {name!r} has dtype {values.dtype}, expected numbers for {self._dtypes[name]}; "
+                    "leave it out of dtypes, and it stays a numpy array"
+                )
+            return values
+        with warnings.catch_warnings():
+            # The array may be a view of Ray's object store, which is read-only.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.as_tensor(values)
+        dtype = self._dtypes.get(name) if isinstance(self._dtypes, Mapping) else self._dtypes
+        if dtype is not None and (isinstance(self._dtypes, Mapping) or tensor.is_floating_point()):
+            if tensor.is_complex() and not dtype.is_complex:
+                raise UnsupportedColumnError(
+                    f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"
+                )
+            tensor = tensor.to(dtype)
+        return tensor.pin_memory() if self._pin else tensor
+
+
+def _as_dtype(dtype: object, where: str = "") -> torch.dtype:
+    """Return the dtype of torch for a name or a dtype of numpy."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
+    if isinstance(named, torch.dtype):  # numpy has no bfloat16
+        return named
+    try:
+        # numpy takes None for float64, so None becomes object, which torch does not have.
+        wanted = np.dtype(object if dtype is None else dtype)  # type: ignore[call-overload]
+        return torch.from_numpy(np.empty(0, wanted.newbyteorder("="))).dtype
+    except (TypeError, ValueError) as exc:
+        raise OptionError(
+            f"dtypes: {dtype!r}{where} is not a dtype of torch; expected one such as torch.float16, or 'float16'"
+        ) from exc
+
+
+def to_device(batches: Iterable[TorchBatch], device: torch.device) -> Iterator[TorchBatch]:
+    """Move batches to a device; to a GPU one batch ahead, while the model computes on the one before.
+
+    Parameters
+    ----------
+    batches : iterable of dict
+        Copies overlap with computing if the tensors are in pinned memory.
+    device : torch.device
+        The device.
+    """
+    if device.type == "cpu":
+        yield from batches
+    elif device.type != "cuda":
+        for batch in batches:
+            yield _moved(batch, device)
+    else:
+        yield from _ahead(batches, device)
+
+
+def _ahead(batches: Iterable[TorchBatch], device: torch.device) -> Iterator[TorchBatch]:
+    side = torch.cuda.Stream(device)
+    ready: TorchBatch | None = None
+    for batch in batches:
+        with torch.cuda.stream(side):
+            moved = _moved(batch, device)
+        if ready is not None:
+            yield _handed_over(ready, side, device)
+        ready = moved
+    if ready is not None:
+        yield _handed_over(ready, side, device)
+
+
+def _handed_over(batch: TorchBatch, side: torch.cuda.Stream, device: torch.device) -> TorchBatch:
+    current = torch.cuda.current_stream(device)
+    current.wait_stream(side)
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            # Without this its memory could be reused while the training stream still computes with it.
+            value.record_stream(current)
+    return batch
+
+
+def _moved(batch: TorchBatch, device: torch.device) -> TorchBatch:
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+def as_device(device: str | int | torch.device) -> torch.device:
+    """Return a device that exists.
+
+    Raises
+    ------
+    OptionError
+        If it is not a device, or torch does not find it.
+    """
+    try:
+        found = torch.device(device)
+        missing = found.type == "cuda" and not torch.cuda.is_available()
+        reason = "it holds no values" if found.type == "meta" else "torch finds no CUDA device in this process"
+        if found.type != "meta" and not missing:
+            torch.empty(0, device=found)
+            return found
+    # torch raises any of these for a backend that is missing.
+    except (RuntimeError, TypeError, AssertionError, ImportError) as exc:
+        reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # the rest lists all backends
+    raise OptionError(
+        f"device={str(device) if isinstance(device, torch.device) else device!r}: {reason}. Expected 'auto', the "
+        "device that Ray Train gave to this worker, 'cpu', or a device that exists, such as 'cuda'; for GPUs, ask the "
+        "trainer (ScalingConfig(use_gpu=True)) on a machine that has them."
+    )

@@ -1,0 +1,130 @@
+"""`data_config`: the ``dataset_config`` of a trainer whose workers receive rows in the planned order."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+from ray.data import Dataset, ExecutionOptions
+from ray.train import DataConfig
+
+from ray_h5.ray_data.datasource import H5Datasource
+from ray_h5.ray_data.internals.logical_plans import (
+    datasources,
+    operators,
+    row_count_changers,
+    with_datasources,
+    with_whole_blocks,
+)
+from ray_h5.ray_data.training.free_resources import check_free_resources
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+logger = logging.getLogger(__name__)
+
+
+class OrderedDataConfig(DataConfig):
+    """A `ray.train.DataConfig` that keeps the order of the blocks; see `data_config`."""
+
+    def __init__(self, datasets_to_split: Literal["all"] | list[str], *args: Any) -> None:
+        super().__init__(datasets_to_split, *args)
+        self._shared_datasets = datasets_to_split
+
+    def configure(
+        self,
+        datasets: dict[str, Dataset],
+        world_size: int,
+        worker_handles: list[ActorHandle] | None,
+        worker_node_ids: list[str] | None,
+        **kwargs: Any,
+    ) -> Any:
+        """Split the datasets among the workers, and warn of rows that this leaves out.
+
+        Raises
+        ------
+        OptionError
+            If the workers leave too few resources for the tasks that read.
+        """
+        datasets = dict(datasets)
+        for name, ds in sorted(datasets.items()):
+            check_free_resources(name, ds, worker_node_ids or [])
+            changers = row_count_changers(operators(ds))
+            if changers:
+                # Rows that a worker receives are then no longer rows that were read, so no position counts them.
+                datasets[name] = _as_not_resumable(ds)
+                _warn_of_row_count_changers(name, changers)
+                continue
+            if any(isinstance(each, H5Datasource) for each in datasources(ds)):
+                # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
+                datasets[name] = with_whole_blocks(ds)
+            if self._shared_datasets == "all" or name in self._shared_datasets:
+                _warn_of_lost_rows(name, ds, world_size)
+        return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
+
+
+def data_config(
+    *,
+    datasets_to_split: Literal["all"] | list[str] = "all",
+    enable_shard_locality: bool = True,
+    **execution_options: Any,
+) -> DataConfig:
+    """Return the ``dataset_config`` for a trainer whose workers receive rows in the planned order.
+
+    Blocks then go to the workers in turn, in the order of the epoch. The order can be repeated, and a run can resume
+    within an epoch. With a plain `ray.train.DataConfig` blocks overtake each other. A function after `read_h5` returns
+    one block for each block that it receives, however large it becomes.
+
+    A trainer whose workers reserve all CPUs leaves none for the tasks that read, and Ray waits for them without end.
+    That is an `OptionError` when the workers ask for the dataset, or a warning where something else may free CPUs.
+
+    Parameters
+    ----------
+    datasets_to_split : "all" or list of str
+        The datasets that workers share; each worker reads the whole of the others.
+    enable_shard_locality : bool
+        Prefer to give a block to a worker on the node that read it, where the order allows it.
+    **execution_options
+        Options of `ray.data.ExecutionOptions`: ``label_selector``, the nodes that read and transform;
+        ``resource_limits``, the most that they may use, besides what the trainer reserves.
+
+    Examples
+    --------
+    >>> TorchTrainer(loop, datasets={"train": ds}, dataset_config=data_config())  # doctest: +SKIP
+    """
+    options = ExecutionOptions(preserve_order=True, **execution_options)
+    return OrderedDataConfig(datasets_to_split, options, enable_shard_locality)
+
+
+def _as_not_resumable(ds: Dataset) -> Dataset:
+    """Return a copy that is marked as not resumable; `ds` itself stays as it is."""
+    return with_datasources(ds, lambda each: each.as_not_resumable() if isinstance(each, H5Datasource) else each)
+
+
+def _warn_of_row_count_changers(name: str, changers: list[str]) -> None:
+    logger.warning(
+        "dataset %r: %s may change the number of rows, or of rows in a block, after the reading: a run that resumes "
+        "begins its epoch again. If a function keeps them, pass map_batches(..., udf_modifying_row_count=False).",
+        name,
+        ", ".join(changers),
+    )
+
+
+def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
+    rows = _num_rows(ds)
+    lost = rows % world_size
+    if lost:
+        logger.warning(
+            "dataset %r: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Choose "
+            "what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size).",
+            name,
+            lost,
+            rows,
+            world_size,
+        )
+
+
+def _num_rows(ds: Dataset) -> int:
+    """Return the rows of an epoch; from the plan, since Ray would read and transform all of them to count."""
+    ours = [each for each in datasources(ds) if isinstance(each, H5Datasource)]
+    return sum(each.plan().num_positions for each in ours) if ours else ds.count()

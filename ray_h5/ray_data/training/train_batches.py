@@ -1,0 +1,207 @@
+"""`train_batches`: the batches of one epoch for one worker of a trainer, and their position for a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import ray.train
+from ray.data import DataIterator
+
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.messages import near_names
+from ray_h5.options import as_integer
+from ray_h5.planning.epoch.position import Position
+from ray_h5.ray_data.arguments import as_flag
+from ray_h5.ray_data.epochs.counter import check_name
+from ray_h5.ray_data.epochs.job_store import RunningEpoch
+from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_for_shard
+from ray_h5.ray_data.internals.shards import executing_process, trainer_datasets
+
+if TYPE_CHECKING:
+    import torch
+
+    from ray_h5.ray_data.training.collate import Dtype
+
+
+class TrainBatches:
+    """The batches of one epoch for one worker, as tensors; made by `train_batches`.
+
+    Iterating it begins the epoch; all workers have to iterate theirs.
+    """
+
+    def __init__(
+        self,
+        shard: DataIterator,
+        name: str,
+        epoch: int,
+        position: Position | None,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._shard, self._device, self._options = shard, device, options
+        self._name, self._epoch, self._start = name, epoch, position
+        self._rows = 0
+        self._has_begun = False
+        self._running: RunningEpoch | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        from ray_h5.ray_data.training.collate import to_device
+
+        _set_epoch(self._name, self._shard, self._epoch, self._start)
+        self._rows, self._has_begun, self._running = 0, True, None
+        batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
+        for batch in to_device(batches, self._device):
+            if not self._rows:
+                # At the first batch: another dataset made from the same one may be iterated between two batches.
+                # A dataset in memory reads no epoch, which is an error only where a position is asked for.
+                with contextlib.suppress(OptionError):
+                    self._running = self._find_running()
+                self._check_start()
+            self._rows += len(next(iter(batch.values())))
+            yield batch
+
+    def _find_running(self) -> RunningEpoch | None:
+        """Return the state of this epoch; None before it begins, and after another epoch has begun."""
+        found = running_epoch(self._name, executing_process(self._shard)) if self._has_begun else None
+        return found if found is not None and found.start.epoch == self._epoch else None
+
+    def _check_start(self) -> None:
+        if self._start is not None and self._start.done and self._running is None:
+            raise PositionError(
+                f"dataset {self._name!r} is not read in epoch {self._epoch}, so that its rows that are done come "
+                "again: a dataset in memory, as by materialize(), has no position. Give the trainer the dataset of "
+                "read_h5, or a map of it; or begin the epoch without a position."
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batches handed out so far."""
+        return self._rows
+
+    def position(self) -> Position:
+        """Return the position in the epoch once all batches handed out so far are done; for a checkpoint.
+
+        It counts the rows of this worker, and assumes the same number in all workers: call it after a step that they
+        take together.
+
+        Raises
+        ------
+        PositionError
+            If the rows that workers received do not show which rows are done: blocks come in no order, or an operator
+            after the reading may change the number of rows, or of rows in a block. Or if this epoch has not begun.
+        """
+        if self._running is None:
+            self._running = self._find_running()
+        if self._running is None:
+            raise PositionError(
+                f"dataset {self._name!r} is not in epoch {self._epoch}: call position() after a step, while its "
+                "batches are iterated. Before the first step no position is needed."
+            )
+        return self._running.position(self._rows)
+
+
+def train_batches(
+    name: str,
+    epoch: int,
+    *,
+    batch_size: int,
+    position: Position | None = None,
+    device: str | int | torch.device = "auto",
+    dtypes: Dtype | Mapping[str, Dtype] | None = None,
+    drop_last: bool = False,
+    prefetch_batches: int = 2,
+    pin_memory: bool | None = None,
+) -> TrainBatches:
+    """Return the batches of an epoch for this worker; to be called in a training loop of Ray Train.
+
+    Parameters
+    ----------
+    name : str
+        The key of the dataset in the trainer's ``datasets``, and its name in
+        ``read_h5(..., name=)``.
+    epoch : int
+        The epoch.
+    batch_size : int
+        Rows of a batch, 1 or more.
+    position : Position, optional
+        Where an earlier run ended in this epoch: rows that are done are not read again.
+    device : str or torch.device
+        Where the tensors go; ``"auto"`` is the device that Ray Train gave to this worker. Copies to
+        a GPU run one batch ahead of the training.
+    dtypes : dtype, or mapping of str to dtype, optional
+        A dtype for all floating columns, or for the columns named: a dtype of torch or numpy, or its name.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    prefetch_batches : int
+        Batches that are made ahead, in threads.
+    pin_memory : bool, optional
+        Make batches in page-locked memory; by default where the device is a GPU.
+
+    Returns
+    -------
+    TrainBatches
+        An iterable of dicts: a tensor a column; strings stay numpy arrays. Its ``position()`` goes
+        into the checkpoint.
+
+    Raises
+    ------
+    OptionError
+        If it is called outside of a training loop, the trainer has no such dataset, the device is not there, or another
+        option cannot be used; when it is iterated, if the dataset was not read by ``read_h5(..., name=)``.
+
+    Examples
+    --------
+    >>> batches = train_batches("train", epoch, batch_size=64)  # doctest: +SKIP
+    >>> for batch in batches:  # doctest: +SKIP
+    ...     loss = model(batch["signal"])
+    """
+    import ray.train.torch
+
+    from ray_h5.ray_data.training.collate import TorchCollate, as_device
+
+    options = {
+        "batch_size": as_integer("batch_size", batch_size, 1),
+        "prefetch_batches": as_integer("prefetch_batches", prefetch_batches, 0),
+        "drop_last": as_flag("drop_last", drop_last),
+        "device": "cpu",  # to_device moves them, one batch ahead
+    }
+    check_name(name)
+    epoch = as_integer("epoch", epoch, 0)
+    _check_in_loop()
+    found = ray.train.torch.get_device() if device == "auto" else as_device(device)
+    options["collate_fn"] = TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory)
+    return TrainBatches(_shard(name), name, epoch, position, found, options)
+
+
+def _check_in_loop() -> None:
+    try:
+        ray.train.get_context()
+    except (RuntimeError, DeprecationWarning) as exc:  # the latter is raised in a trial of Ray Tune
+        raise OptionError(
+            "train_batches: expected to be called in the loop of a trainer, TorchTrainer(train_loop_per_worker, ...), "
+            "found the driver or another process; there, ds.iter_torch_batches(...) gives the batches of a dataset"
+        ) from exc
+
+
+def _shard(name: str) -> DataIterator:
+    try:
+        return ray.train.get_dataset_shard(name)
+    except KeyError:
+        names = trainer_datasets()
+        raise OptionError(
+            f"the trainer has no dataset {name!r}.{near_names(name, names) if names else ''} "
+            f"Expected a key of its datasets: TorchTrainer(datasets={{{name!r}: ds}})"
+        ) from None
+
+
+def _set_epoch(name: str, shard: DataIterator, epoch: int, position: Position | None) -> None:
+    """Set the epoch of a shard; where no dataset of ours has that name, add what to do about it in a training loop."""
+    try:
+        set_for_shard(name, shard, epoch, position)
+    except OptionError as exc:
+        raise OptionError(
+            f"train_batches: the epoch of the trainer's dataset {name!r} is set by that name, so the dataset has to be "
+            f"read with it: TorchTrainer(datasets={{{name!r}: read_h5(..., name={name!r})}}). {exc}"
+        ) from exc

@@ -1,0 +1,111 @@
+"""Files of the local file system, and of mounted ones."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
+from ray_h5.storage.byte_source import Buffer, FileIdentity
+from ray_h5.storage.os_errors import os_error, translated_os_errors
+
+PathLike = str | os.PathLike[str]
+
+
+class LocalFile:
+    """An open file, read with ``pread``: no lock, no shared position, no mmap.
+
+    If a mapped file is truncated meanwhile, SIGBUS kills the process. ``pread`` returns fewer bytes
+    instead, which is an error with a name.
+
+    Parameters
+    ----------
+    path : str
+        Name for messages.
+    fd : int
+        An open descriptor. This object owns it and closes it.
+    """
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: str) -> LocalFile:
+        """Open a file for reading."""
+        with translated_os_errors(path):
+            return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def read_into(self, offset: int, buffer: Buffer) -> None:
+        """Fill `buffer` with the bytes that begin at `offset`."""
+        done = self._read(offset, buffer)
+        while done < len(buffer):  # pread may return fewer bytes than asked for
+            more = self._read(offset + done, buffer[done:])
+            if more == 0:
+                raise TruncatedFileError(
+                    f"{self._path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
+                    f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
+                )
+            done += more
+
+    def _read(self, offset: int, buffer: Buffer) -> int:
+        try:  # not a context manager: reads of small rows would take longer by a tenth
+            return os.preadv(self._fd, [buffer], offset)
+        except OSError as exc:
+            raise os_error(exc, self._path, f"reading {len(buffer)} bytes at offset {offset}") from exc
+
+    def identity(self) -> FileIdentity:
+        """Return the state that the file has now."""
+        return FileIdentity.of(self.stat())
+
+    def stat(self) -> os.stat_result:
+        """Return ``os.fstat`` of the descriptor."""
+        return os.fstat(self._fd)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # `close` is bound here: when the process exits, this module may be cleared before the last file is.
+        try:  # noqa: SIM105  contextlib may be cleared too
+            close(self._fd)
+        except OSError:
+            pass  # a daemon closes all descriptors of its process; a file that was only read loses nothing
+
+
+def identity_now(path: str) -> FileIdentity | None:
+    """Return the state that a file has now; None if it does not exist."""
+    with translated_os_errors(path, "looking at it"):
+        try:
+            return FileIdentity.of(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def check_regular_file(path: str) -> os.stat_result:
+    """Return ``os.stat(path)``; raise the error that says why `path` cannot be a readable HDF5 file."""
+    if "\0" in path:
+        raise OptionError(f"{path!r}: a path cannot contain a NUL character")
+    with translated_os_errors(path):
+        found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(found.st_mode)}")
+    if found.st_size == 0:
+        raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
+    return found
+
+
+def absolute_path(path: str) -> str:
+    """Return a path that leads to the same file from any current folder.
+
+    ``a/../b`` becomes ``b``, unless ``a`` is a symbolic link: ``..`` is then the parent of the folder it leads to.
+    """
+    plain = os.path.abspath(path)
+    if os.pardir not in Path(path).parts or os.path.realpath(path) == os.path.realpath(plain):
+        return plain
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name) if name != os.pardir else os.path.realpath(path)
+
+
+def _file_type(mode: int) -> str:
+    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return names.get(stat.S_IFMT(mode), "a device")

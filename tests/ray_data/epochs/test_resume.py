@@ -1,0 +1,567 @@
+import functools
+import itertools
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import ray.train
+import torch
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+import ray_h5
+from ray_h5 import Position, Shuffle, set_epoch
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.epoch.order import row_keys
+from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_own_epoch
+from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.internals.shards import workers_that_share
+from ray_h5.ray_data.training.train_batches import TrainBatches
+from tests.planning.kit import plan_files
+from tests.ray_data.kit import ids_of, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+BATCH = 8
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_chunked(tmp_path)
+
+
+def read(paths, name, block_rows=BATCH, **options):
+    options = {"shuffle": Shuffle("auto", 7), "columns": ["x", "label"], **options}
+    return ray_h5.read_h5(paths, include_row_ids=True, block_rows=block_rows, name=name, **options)
+
+
+def order_of(paths, epoch):
+    _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle("auto", 7))
+    return plan.at(np.arange(plan.num_rows), epoch).tolist()
+
+
+@ray.remote(num_cpus=0)
+def consume(shard, steps):
+    batches = shard.iter_batches(batch_size=BATCH, prefetch_batches=1)
+    return [batch["row_id"].tolist() for batch in itertools.islice(batches, steps)]
+
+
+def run(ds, name, world_size, steps, position=None, epoch=1):
+    """Let ranks take `steps` batches each; return the rows that each had, and where they are then."""
+    set_epoch(name, epoch, position=position, world_size=world_size)
+    shards = ds.streaming_split(world_size, equal=True)
+    found = ray.get([consume.remote(shard, steps) for shard in shards])
+    had = [[row for batch in share for row in batch] for share in found]
+    assert len({len(share) for share in had}) == 1
+    return had, running_epoch(name).position(len(had[0]))
+
+
+@pytest.mark.parametrize(("first", "second", "third", "block_rows"), [(2, 2, 2, 8), (2, 3, 1, 16)])
+def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_rows):
+    name = f"runs{first}{second}{third}"
+    had, position = run(read(paths, name, block_rows), name, first, 4)
+    position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
+    more, position = run(read(paths, name, 8), name, second, 1, position)
+    rest, _ = run(read(paths, name, 24), name, third, 100, position)
+    rows = [row for share in (*had, *more, *rest) for row in share]
+    assert len(set(rows)) == len(rows) > 150 - third
+    expected = order_of(paths, 1)
+    if first == second == third and block_rows == BATCH:
+        # Batches, step after step over the ranks, are the order of the epoch.
+        steps = [share[i : i + BATCH] for i in range(0, 32, BATCH) for share in had]
+        assert [row for step in steps for row in step] == expected[: 8 * BATCH]
+    else:
+        assert set(rows) == set(expected)
+
+
+def merged(ds):
+    return ds.map_batches(lambda batch: batch, batch_size=40, udf_modifying_row_count=False)
+
+
+def cut(ds):
+    ds.context.target_max_block_size = 256  # bytes, of about 600 that a block has
+    return ds.map_batches(lambda batch: batch, udf_modifying_row_count=False)
+
+
+def cut_row_by_row(ds):
+    ds.context.target_max_block_size = 256
+    return ds.map(lambda row: row)
+
+
+@pytest.mark.parametrize("work", [merged, cut, cut_row_by_row])
+def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
+    def part(steps, position=None):
+        ds = work(read(paths, name, 16))
+        set_epoch(name, 1, position=position, world_size=2)
+        shards = [each[name] for each in ray_h5.data_config().configure({name: ds}, 2, None, None)]
+        found = ray.get([consume.remote(shard, steps) for shard in shards])
+        rows = [[row for batch in share for row in batch] for share in found]
+        return rows[0] + rows[1], running_epoch(name).position(len(rows[0]))
+
+    name = f"whole_{work.__name__}"
+    had, position = part(3)
+    rest, _ = part(100, position)
+    assert len(had) == 48
+    assert sorted(had + rest) == list(range(150))
+
+
+def test_blocks_of_other_datasets_are_left_to_ray(paths, monkeypatch):
+    monkeypatch.setattr(ray_h5.ray_data.training.data_config, "with_whole_blocks", None)
+    ray_h5.data_config().configure({"other": ray.data.range(8)}, 2, None, None)
+    with pytest.raises(TypeError, match="not callable"):
+        ray_h5.data_config().configure({"ours": read(paths, "ours")}, 2, None, None)
+
+
+def test_only_the_iteration_after_the_position_is_shortened(paths):
+    ds = read(paths, "once")
+    set_epoch("once", 1)
+    assert ids_of(ds) == order_of(paths, 1)
+    position = running_epoch("once").position(24)
+    set_epoch("once", 1, position=position)
+    assert ids_of(ds) == order_of(paths, 1)[24:]
+    assert running_epoch("once").position(16).done == (*position.done, *running_epoch("once").position(16).done[1:])
+    assert ids_of(ds) == order_of(paths, 2)
+    set_epoch("once", 1, position=position)
+    assert ds.count() == 150  # of an epoch, wherever it is gone on from
+    assert ids_of(ds) == order_of(paths, 1)[24:]
+
+
+def test_what_is_not_iterated_has_no_position(paths):
+    read(paths, "fresh")
+    with pytest.raises(OptionError, match="'fresh' has not been iterated yet"):
+        running_epoch("fresh")
+
+
+# Ray Train ---------------------------------------------------------------------------------------
+
+
+def loop(config):
+    """Train for two epochs; log the rows of each step, and die once amid the second."""
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    start, checkpoint = None, ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            start = Position.from_dict(json.loads((Path(folder) / "position.json").read_text()))
+    for epoch in range(start.epoch if start else 0, 2):
+        position = start if start is not None and epoch == start.epoch else None
+        batches = ray_h5.train_batches("train", epoch, batch_size=BATCH, position=position)
+        for step, batch in enumerate(batches):
+            ids = batch["row_id"].tolist()
+            line = {"run": checkpoint is not None, "epoch": epoch, "step": step, "rank": rank, "ids": ids}
+            with tempfile.TemporaryDirectory() as folder:
+                if rank == 0:
+                    state = batches.position().to_dict()
+                    (Path(folder) / "position.json").write_text(json.dumps(state))
+                    (Path(folder) / "line.json").write_text(json.dumps(line))
+                    ray.train.report({"step": step}, checkpoint=Checkpoint.from_directory(folder))
+                else:
+                    ray.train.report({"step": step})
+            with open(f"{config['log']}/{checkpoint is not None}_{rank}", "a") as log:
+                log.write(json.dumps({**line, "from": start and start.to_dict(), "world": world_size}) + "\n")
+            if config["die"] == (epoch, step) and checkpoint is None and rank == 1:
+                time.sleep(1)  # what was reported becomes durable, or not
+                os._exit(1)
+
+
+def train(ds, folder, die=None, **options):
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config={"log": str(folder), "die": die},
+        datasets={"train": ds},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(folder), failure_config=FailureConfig(max_failures=1)),
+        **options,
+    )
+    trainer.fit()
+    lines = [json.loads(line) for path in folder.glob("*_?") for line in path.read_text().splitlines()]
+    return sorted(lines, key=lambda line: (line["run"], line["epoch"], line["step"], line["rank"]))
+
+
+def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
+    lines = train(read(paths, "train"), tmp_path, die=(1, 3))
+    first = [line for line in lines if not line["run"]]
+    second = [line for line in lines if line["run"]]
+    assert [row for line in first if line["epoch"] == 0 for row in line["ids"]][: 9 * 2 * BATCH] == (
+        order_of(paths, 0)[: 9 * 2 * BATCH]
+    )
+    registered = Position.from_dict(second[0]["from"])
+    assert registered.epoch == 1
+    assert registered.rows in (3 * BATCH, 4 * BATCH)
+    steps = registered.rows // BATCH
+    effective = [row for line in first if line["epoch"] == 1 and line["step"] < steps for row in line["ids"]]
+    effective += [row for line in second for row in line["ids"]]
+    assert effective[: 9 * 2 * BATCH] == order_of(paths, 1)[: 9 * 2 * BATCH]
+    assert sorted(effective) == list(range(150))
+
+
+@pytest.mark.nightly
+def test_each_worker_has_the_same_number_of_full_batches(paths, tmp_path):
+    lines = train(read(paths, "train", tail="drop", tail_rows=2 * BATCH), tmp_path)
+    assert {len(line["ids"]) for line in lines} == {BATCH}
+    for epoch in (0, 1):
+        of_rank = [[line["ids"] for line in lines if (line["epoch"], line["rank"]) == (epoch, rank)] for rank in (0, 1)]
+        assert [len(batches) for batches in of_rank] == [9, 9]
+        assert [row for line in lines if line["epoch"] == epoch for row in line["ids"]] == order_of(paths, epoch)[:144]
+
+
+def whole_loop(config):
+    """Go on in the middle of an epoch of a dataset that each worker has the whole of."""
+    rows, positions = [], []
+    for steps in (3, None):
+        start = positions[-1] if positions else None
+        batches = ray_h5.train_batches("whole", 1, batch_size=BATCH, position=start)
+        for batch in itertools.islice(batches, steps):
+            rows += batch["row_id"].tolist()
+        positions.append(batches.position())
+    rank = ray.train.get_context().get_world_rank()
+    (Path(config["log"]) / f"{rank}.json").write_text(json.dumps([rows, positions[0].to_dict()]))
+
+
+@pytest.mark.nightly
+def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, tmp_path):
+    TorchTrainer(
+        whole_loop,
+        train_loop_config={"log": str(tmp_path)},
+        datasets={"whole": read(paths, "whole")},
+        dataset_config=ray_h5.data_config(datasets_to_split=[]),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    for rank in (0, 1):
+        rows, position = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert rows == order_of(paths, 1)
+        assert (position["rows"], position["world_size"]) == (3 * BATCH, 1)
+
+
+def plain_loop(config):
+    """Say the epoch of what the trainer has; ask where a dataset is whose rows change."""
+    set_epoch("train", 3)
+    shard = ray.train.get_dataset_shard("train")
+    found = {"ids": [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]}
+    batches = ray_h5.train_batches("half", 1, batch_size=BATCH)
+    for _ in batches:
+        try:
+            batches.position()
+        except PositionError as exc:
+            found["says"] = str(exc)
+    (Path(config["log"]) / "found.json").write_text(json.dumps(found))
+
+
+def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, tmp_path):
+    trained = {"train": read(paths, "train"), "half": half(read(paths, "half"))}
+    ds = read(paths, "train")
+    set_epoch("train", 2)
+    TorchTrainer(
+        plain_loop,
+        train_loop_config={"log": str(tmp_path)},
+        datasets=trained,
+        dataset_config=ray.train.DataConfig(execution_options=ray.data.ExecutionOptions(preserve_order=True)),
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["ids"] == order_of(paths, 3)
+    assert "dataset 'half': Filter(<lambda>) may change the number of rows" in found["says"]
+    assert ids_of(ds) == order_of(paths, 2)
+
+
+def configured(ds, caplog, world_size):
+    config = ray_h5.data_config()
+    with caplog.at_level(logging.WARNING, "ray_h5"):
+        shards = config.configure({"train": ds}, world_size, None, None)
+    assert len(shards) == world_size
+    return [record.message for record in caplog.records if record.name.startswith("ray_h5")]
+
+
+def test_what_is_lost_is_said(paths, caplog):
+    assert configured(read(paths, "kept"), caplog, 2) == []
+    assert configured(read(paths, "lost"), caplog, 4) == [
+        (
+            "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. "
+            "Say what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+        )
+    ]
+
+
+def twice(batch):
+    return {name: np.concatenate([values, values]) for name, values in batch.items()}
+
+
+@pytest.mark.parametrize("split", ["all", []])
+def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, caplog, split):
+    name = f"doubled_{len(split)}"
+    ds = read(paths, name).map_batches(twice)
+    config = ray_h5.data_config(datasets_to_split=split)
+    with caplog.at_level(logging.WARNING, "ray_h5"):
+        shard = config.configure({name: ds}, 1, None, None)[0][name]
+    messages = [record.message for record in caplog.records if record.name.startswith("ray_h5")]
+    assert len(messages) == 1
+    assert "may change the number of rows" in messages[0]
+    batches = TrainBatches(shard, name, 1, None, torch.device("cpu"), {"batch_size": BATCH})
+    begun = iter(batches)
+    assert sum(len(batch["row_id"]) for batch in itertools.islice(begun, 2)) == 2 * BATCH
+    assert batches.position().rows == 0
+    # To its end: Ray's coordinator of splits may crash when an iteration is left while tasks come to theirs.
+    assert sum(len(batch["row_id"]) for batch in begun) == 300 - 2 * BATCH
+    held = Position(7, 1, 16, 1, BATCH, batches.position().plan_hash)
+    batches = TrainBatches(shard, name, 1, held, torch.device("cpu"), {"batch_size": BATCH})
+    assert sum(len(batch["row_id"]) for batch in batches) == 300
+
+
+def doubled(ds):
+    return ds.map_batches(twice)
+
+
+def half(ds):
+    return ds.filter(lambda row: row["row_id"] % 2 == 0)
+
+
+def cut_to_ten(ds):
+    return ds.repartition(target_num_rows_per_block=10)
+
+
+def of_ray(ds, name, world_size, **options):
+    """What a trainer with Ray's own options gives to its workers."""
+    config = ray.train.DataConfig(execution_options=ray.data.ExecutionOptions(preserve_order=True), **options)
+    return [each[name] for each in config.configure({name: ds}, world_size, None, None)]
+
+
+def first_batch(shard, name, position=None):
+    batches = TrainBatches(shard, name, 1, position, torch.device("cpu"), {"batch_size": BATCH})
+    for batch in batches:
+        assert len(batch["row_id"]) == BATCH
+        break
+    return batches
+
+
+@pytest.mark.parametrize("work", [doubled, half, cut_to_ten])
+def test_there_is_no_position_where_rows_may_change_whoever_iterates(paths, work):
+    name = f"changed_{work.__name__}"
+    ds = work(read(paths, name))
+    for shard in (of_ray(ds, name, 1)[0], of_ray(ds, name, 1, datasets_to_split=[])[0], ds.iterator()):
+        batches = first_batch(shard, name)
+        with pytest.raises(PositionError, match=r"may change the number of rows.* udf_modifying_row_count=False"):
+            batches.position()
+    list(ds.iter_batches())
+    with pytest.raises(PositionError, match="may change the number of rows"):
+        running_epoch(name).position(8)
+    kept = read(paths, name).map_batches(lambda batch: batch, udf_modifying_row_count=False)
+    assert first_batch(of_ray(kept, name, 1)[0], name).position().rows == BATCH
+
+
+def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
+    name = "joined"
+    ds = read(paths, name)
+    mapped = ds.map_batches(lambda batch: batch, batch_size=40, udf_modifying_row_count=False)
+
+    def position(ds, workers, equal=True, said=2):
+        set_epoch(name, 1, world_size=said)
+        ray.get([consume.remote(shard, 100) for shard in ds.streaming_split(workers, equal=equal)])
+        return running_epoch(name).position(8)
+
+    assert position(ds, 2).world_size == 2
+    with pytest.raises(PositionError, match=r"may join or cut blocks for MapBatches.*data_config\(\)"):
+        position(mapped, 2)
+    with pytest.raises(PositionError, match=r"2 workers share it, found 3: .* world_size=3"):
+        position(ds, 3)
+    with pytest.raises(PositionError, match="split unevenly among 2 workers"):
+        position(ds, 2, equal=False)
+    ds.context.target_max_block_size = 100
+    with pytest.raises(PositionError, match=r"Ray cuts blocks of \d+ bytes"):
+        position(ds, 2)
+    assert position(mapped, 1, said=1).rows == 8
+    mapped.context.target_max_block_size = None
+    with pytest.raises(PositionError, match="may join or cut blocks for MapBatches"):
+        position(mapped, 2)
+
+
+def test_what_is_in_memory_cannot_go_on(paths):
+    ds = read(paths, "memory")
+    list(batches := batches_of(ds, "memory", 1))
+    position = batches.position()
+    shard = ray_h5.data_config().configure({"memory": ds.materialize()}, 1, None, None)[0]["memory"]
+    with pytest.raises(PositionError, match=r"a dataset in memory, as by materialize\(\), has no position"):
+        first_batch(shard, "memory", position)
+    first_batch(shard, "memory")
+
+
+def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
+    ds = read(paths, "base")
+    configured(ds.map_batches(twice), caplog, 2)
+    assert [source.epochs.is_resumable for source in datasources(ds)] == [True]
+    batches = batches_of(ds, "base", 0)
+    next(iter(batches))
+    assert batches.position().rows == BATCH
+
+
+def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths, monkeypatch):
+    """Two workers of a trainer whose ``datasets_to_split`` leaves it out."""
+    monkeypatch.setattr(ray_h5.ray_data.epochs.set_epoch, "_world_size", lambda: 2)
+    ds = read(paths, "whole")
+    shard = ray_h5.data_config(datasets_to_split=[]).configure({"whole": ds}, 2, None, None)[0]["whole"]
+    batches = TrainBatches(shard, "whole", 1, None, torch.device("cpu"), {"batch_size": BATCH})
+    had = [row for batch in itertools.islice(batches, 5) for row in batch["row_id"].tolist()]
+    position = batches.position()
+    assert (position.rows, position.world_size) == (5 * BATCH, 1)
+    batches = TrainBatches(shard, "whole", 1, position, torch.device("cpu"), {"batch_size": BATCH})
+    had += [row for batch in batches for row in batch["row_id"].tolist()]
+    assert had == order_of(paths, 1)
+
+
+def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
+    ds = read(paths, "plain").filter(expr=ray_h5.where(label=[0, 1])).map_batches(lambda batch: batch, batch_size=4)
+    messages = configured(ds.select_columns(["row_id"]), caplog, 2)
+    assert all("may change" in message for message in messages)  # Ray cannot know what the function does
+    caplog.clear()
+    assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2) == []
+    (message,) = configured(read(paths, "cut").repartition(target_num_rows_per_block=10), caplog, 2)
+    assert "or of those in a block" in message
+
+
+@ray.remote(num_cpus=0)
+def set_elsewhere(name, epoch):
+    set_own_epoch(name, epoch)
+
+
+def test_workers_that_read_the_whole_may_be_in_different_epochs(paths):
+    ds = read(paths, "own")
+    set_own_epoch("own", 1)
+    ray.get(set_elsewhere.remote("own", 3))
+    assert ids_of(ds) == order_of(paths, 1)
+    assert running_epoch("own").start.epoch == 1
+    set_epoch("own", 2)  # from here on they are told together
+    assert ids_of(ds) == order_of(paths, 2)
+    assert running_epoch("own").start.epoch == 2
+
+
+def test_it_is_known_how_many_workers_share_a_dataset(paths):
+    ds = read(paths, "shared")
+    assert [workers_that_share(shard) for shard in ds.streaming_split(3, equal=True)] == [3, 3, 3]
+    assert workers_that_share(ds.iterator()) is None
+
+
+def test_without_order_there_is_no_position(paths):
+    ds = read(paths, "unordered", preserve_order=False)
+    ds.context.execution_options.preserve_order = False
+    batches = batches_of(ds, "unordered", 0)
+    next(iter(batches))
+    with pytest.raises(PositionError, match=r"dataset_config=ray_h5.data_config\(\)"):
+        batches.position()
+
+
+def batches_of(ds, name, epoch):
+    """What `train_batches` returns, of a worker that is alone."""
+    return TrainBatches(ds.iterator(), name, epoch, None, torch.device("cpu"), {"batch_size": BATCH})
+
+
+def test_a_position_is_of_the_epoch_that_is_iterated(paths):
+    ds = read(paths, "steps")
+    first, second = batches_of(ds, "steps", 0), batches_of(ds, "steps", 1)
+    steps = iter(first)
+    next(steps)
+    assert (first.position().epoch, first.position().rows) == (0, BATCH)
+    # The store has the state of another epoch; this one has done nothing.
+    with pytest.raises(PositionError, match="'steps' is not in epoch 1: call position"):
+        second.position()
+    assert sum(len(batch["row_id"]) for batch in steps) == 150 - BATCH
+    again = batches_of(ds, "steps", 0)
+    list(again)
+    next(iter(second))
+    assert (again.position().epoch, again.position().rows) == (0, 150)  # also when another epoch has begun
+    assert (second.position().epoch, second.position().rows) == (1, BATCH)
+
+
+# A new process: its dataset draws a seed of its own ------------------------------------------------
+
+FIRST = """
+import itertools, json, sys
+import ray_h5
+from ray_h5.ray_data.epochs.set_epoch import running_epoch
+
+options = {"columns": ["x", "label"], "include_row_ids": True, "block_rows": 8}
+train = ray_h5.read_h5(sys.argv[1:], shuffle=True, name="first", **options)
+batches = itertools.islice(train.iter_batches(batch_size=8), 6)
+rows = [row for batch in batches for row in batch["row_id"].tolist()]
+print(json.dumps([rows, running_epoch("first").position(48).to_dict()]))
+"""
+
+
+def second(config):
+    """What a user writes in a loop to resume."""
+    position, done = Position.from_dict(config["position"]), []
+    for epoch in range(position.epoch, 2):
+        start = position if epoch == position.epoch else None
+        for step, batch in enumerate(ray_h5.train_batches("train", epoch, batch_size=BATCH, position=start)):
+            done.append([epoch, step, batch["row_id"].tolist(), [str(key) for key in batch["row_key"].tolist()]])
+    (Path(config["folder"]) / f"{ray.train.get_context().get_world_rank()}.json").write_text(json.dumps(done))
+
+
+def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths, tmp_path):
+    program = [sys.executable, "-c", FIRST, *paths]
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    output = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    had, held = json.loads(output.splitlines()[-1])
+    ds = read(paths, "train", shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH)
+    TorchTrainer(
+        second,
+        train_loop_config={"position": held, "folder": str(tmp_path)},
+        datasets={"train": ds},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    found = [(rank, json.loads((tmp_path / f"{rank}.json").read_text())) for rank in (0, 1)]
+    steps = sorted((*step[:2], rank, *step[2:]) for rank, done in found for step in done)
+    _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=held["seed"]))
+    for epoch, before in enumerate([had, []]):
+        ids = [row for step in steps if step[0] == epoch for row in step[3]]
+        keys = [int(key) for step in steps if step[0] == epoch for key in step[4]]
+        assert before + ids == plan.at(np.arange(144), epoch).tolist()
+        assert keys == row_keys(np.array(ids), held["seed"], epoch).tolist()
+
+
+def test_a_seed_that_was_given_is_kept_and_named(paths):
+    ds = read(paths, "given")
+    set_epoch("given", 1)
+    assert len(ids_of(ds)) == 150
+    held = running_epoch("given").position(16).to_dict()
+    for options, expected in [
+        ({"shuffle": Shuffle("auto", 9)}, "What differs: seed 7, not 9. Read .* with shuffle=Shuffle"),
+        ({"shuffle": "rows"}, "What differs: seed 7, not 0; shuffled by chunks, not shuffled by rows"),
+        ({"shuffle": None}, "What differs: shuffled by chunks, not in path order. Read"),
+        ({"columns": ["label"]}, "What differs: .*chunks, not shuffled by rows"),
+    ]:
+        other = read(paths, "given", **options)
+        set_epoch("given", 1, position=Position.from_dict(held))
+        with pytest.raises(PositionError, match=expected):
+            ids_of(other)
+
+
+def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_dataset(paths):
+    set_epoch_of = functools.partial(set_epoch, "lasting")
+    first = read(paths, "lasting", shuffle=True)
+    set_epoch_of(1)
+    ids_of(first)
+    position = running_epoch("lasting").position(64)
+    expected = [ids_of(first)]  # epoch 2
+    set_epoch_of(1)
+    expected.insert(0, ids_of(first)[64:])
+    second = read(paths, "lasting", shuffle=True)
+    set_epoch_of(1, position=position)
+    assert [ids_of(second), ids_of(second)] == expected
+    assert running_epoch("lasting").start.seed == position.seed
+    set_epoch_of(2)
+    assert ids_of(second) == expected[1]
+    third = read(paths, "lasting", shuffle=True)
+    set_epoch_of(2)
+    assert ids_of(third) != expected[1]

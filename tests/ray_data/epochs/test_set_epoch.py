@@ -1,0 +1,444 @@
+import gc
+import logging
+import pickle
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import ray
+from ray.data.expressions import col
+
+import ray_h5
+from ray_h5 import Shuffle, set_epoch
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.planning.epoch.position import Position
+from ray_h5.planning.predicates.criteria import where as arrow_where
+from ray_h5.ray_data.epochs.set_epoch import running_epoch
+from ray_h5.ray_data.internals.logical_plans import datasources
+from tests.planning.kit import plan_files
+from tests.ray_data.kit import ids_of, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+AUTO = Shuffle("auto", 7)
+COLUMNS = ["x", "label", "guid"]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_chunked(tmp_path)
+
+
+def read(paths, shuffle=AUTO, **options):
+    return ray_h5.read_h5(paths, columns=COLUMNS, shuffle=shuffle, include_row_ids=True, block_rows=32, **options)
+
+
+def orders(paths, epochs, shuffle=AUTO, predicate=None):
+    """What plain planning says of the order of epochs."""
+    _, plan = plan_files(paths, columns=COLUMNS, shuffle=shuffle, predicate=predicate)
+    return [plan.at(np.arange(plan.num_rows), epoch).tolist() for epoch in range(epochs)]
+
+
+@pytest.mark.parametrize("shuffle", [Shuffle("auto", 7), Shuffle("rows", 3), Shuffle("files", 1), None])
+def test_each_iteration_is_the_next_epoch_in_the_order_that_is_planned(paths, shuffle):
+    ds = read(paths, shuffle)
+    found = [ids_of(ds) for _ in range(3)]
+    assert found == orders(paths, 3, shuffle)
+    assert sorted(found[0]) == list(range(150))
+    assert (found[0] == found[1]) == (shuffle is None)
+
+
+def test_the_order_has_nothing_to_do_with_columns_blocks_and_tasks(paths):
+    expected = orders(paths, 1)[0]
+    assert ids_of(read(paths).select_columns(["row_id"])) == expected
+    assert ids_of(read(paths).select_columns(["row_id", "x"]).rename_columns({"x": "y"})) == expected
+    assert ids_of(read(paths).map_batches(lambda batch: batch)) == expected
+    for options in ({"block_rows": 7}, {"override_num_blocks": 2}, {}, {"concurrency": 1}):
+        ds = ray_h5.read_h5(paths, columns=COLUMNS, shuffle=Shuffle("auto", 7), include_row_ids=True, **options)
+        assert ids_of(ds) == expected
+    predicate = ray_h5.where(label=1)
+    filtered = orders(paths, 1, predicate=arrow_where(label=1))[0]
+    assert ids_of(read(paths).filter(expr=predicate)) == filtered
+    assert ids_of(read(paths).filter(expr=predicate).select_columns(["row_id"])) == filtered
+    assert ids_of(read(paths).select_columns(["row_id", "label"]).filter(expr=col("label") == 1)) == filtered
+
+
+def test_a_look_at_a_dataset_is_no_epoch(paths):
+    ds = read(paths)
+    expected = orders(paths, 3)
+    assert ds.count() == 150
+    assert ds.schema().names == [*COLUMNS, "row_id"]
+    assert [row["row_id"] for row in ds.take(3)] == expected[0][:3]
+    assert ids_of(ds) == expected[0]
+    ds.take_batch(5)
+    ds.count()
+    ds.show(1)
+    ds.limit(5).take_all()
+    assert ids_of(ds) == expected[1]
+    materialized = ds.materialize()
+    first = ids_of(materialized)
+    assert first in expected
+    assert ids_of(materialized) == first
+    batches = list(ds.select_columns(["row_id"]).iter_torch_batches(batch_size=16))
+    assert [len(batch["row_id"]) for batch in batches] == [16] * 9 + [6]
+
+
+def test_an_epoch_left_early_is_over(paths):
+    ds = read(paths)
+    for _ in ds.iter_batches(batch_size=8):
+        break
+    assert ids_of(ds) == orders(paths, 2)[1]
+
+
+def test_set_epoch_is_exact(paths):
+    ds = read(paths, name="exact")
+    expected = orders(paths, 6)
+    assert ids_of(ds) == expected[0]
+    for epoch in (3, 3, 0, 5):
+        set_epoch("exact", epoch)
+        assert ids_of(ds) == expected[epoch]
+    set_epoch("exact", 2)
+    set_epoch("exact", 2)
+    ds.take(1)
+    ds.count()
+    assert [ids_of(ds) for _ in range(3)] == expected[2:5]
+
+
+def test_a_name_outlives_the_first_dataset_that_had_it(paths):
+    """A dataset that is made again, as in a notebook, while the one before is let go."""
+    ds = read(paths, name="again")
+    for epoch in (2, 1):
+        ds = read(paths, name="again")
+        gc.collect()
+        time.sleep(0.5)
+        set_epoch("again", epoch)
+        assert ids_of(ds) == orders(paths, 3)[epoch]
+
+
+def test_a_name_is_that_of_the_dataset_read_last(paths):
+    one = read(paths, name="both")
+    set_epoch("both", 2)
+    two = read(paths, name="both")
+    first = orders(paths, 6)
+    # What was said before the second was read was said of the first one.
+    assert ids_of(one) == first[2]
+    assert ids_of(two) == first[0]
+    set_epoch("both", 5)
+    assert ids_of(two) == first[5]
+    with pytest.raises(OptionError, match=r"dataset 'both': .* read last.* Give each a name of its own"):
+        ids_of(one)
+
+
+def test_no_other_dataset_of_that_name_is_resumed(paths):
+    one = read(paths, name="twins")
+    position = Position(7, 1, 64, 1, 32, datasources(one)[0].plan().hash)
+    two = read(paths, name="twins")
+    set_epoch("twins", 1, position=position)
+    with pytest.raises(OptionError, match="Give each a name of its own"):
+        ids_of(one)
+    assert ids_of(two) == orders(paths, 2)[1][64:]
+
+
+@ray.remote
+def ids_elsewhere(ds):
+    return ids_of(ds)
+
+
+def test_what_is_made_of_a_dataset_and_copies_of_it_have_its_name(paths):
+    ds = read(paths, name="copies")
+    mapped, filtered = ds.map_batches(lambda batch: batch), ds.filter(expr=ray_h5.where(label=1))
+    expected, chosen = orders(paths, 4), orders(paths, 4, predicate=arrow_where(label=1))
+    for epoch in (3, 1):
+        set_epoch("copies", epoch)
+        assert ids_of(ds) == ids_of(mapped) == ids_of(pickle.loads(pickle.dumps(ds))) == expected[epoch]
+        assert ids_of(filtered) == chosen[epoch]
+        assert ray.get(ids_elsewhere.options(num_cpus=0).remote(mapped)) == expected[epoch]
+
+
+def test_names_are_apart(paths):
+    one, two = read(paths, name="one"), read(paths, Shuffle("rows", 1), name="two")
+    first, second = orders(paths, 4), orders(paths, 4, Shuffle("rows", 1))
+    set_epoch("one", 3)
+    assert ids_of(two) == second[0]
+    assert ids_of(one) == first[3]
+    set_epoch("two", 2)
+    assert ids_of(two) == second[2]
+
+
+def test_iterations_at_the_same_time(paths):
+    one, two = read(paths), read(paths, Shuffle("rows", 1))
+    found = [[], []]
+    for batch, other in zip(one.iter_batches(batch_size=10), two.iter_batches(batch_size=10), strict=True):
+        found[0] += batch["row_id"].tolist()
+        found[1] += other["row_id"].tolist()
+    assert found == [orders(paths, 1)[0], orders(paths, 1, Shuffle("rows", 1))[0]]
+
+
+@pytest.mark.filterwarnings("ignore:This API is deprecated")
+def test_a_dataset_beside_itself_has_one_order(paths):
+    ds = read(paths)
+    both = ds.select_columns(["row_id"]).zip(ds.select_columns(["row_id"]).rename_columns({"row_id": "other"}))
+    rows = both.take_all()
+    assert len(rows) == 150
+    assert [row["row_id"] for row in rows] == [row["other"] for row in rows]
+
+
+def test_row_keys_are_those_of_seed_epoch_and_row(paths):
+    def keys(ds):
+        return {row["row_id"]: row["row_key"] for row in ds.select_columns(["row_id", "row_key"]).take_all()}
+
+    from ray_h5.planning.epoch.order import row_keys
+
+    ds = read(paths, include_row_keys=True, name="keys")
+    for epoch in (0, 4):
+        set_epoch("keys", epoch)
+        found = {}
+        for batch in ds.iter_batches(batch_size=None):
+            found.update(zip(batch["row_id"].tolist(), batch["row_key"].tolist(), strict=True))
+        assert [found[i] for i in range(150)] == row_keys(np.arange(150), 7, epoch).tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        (("trian", 0), OptionError, "Did you mean 'train'"),
+        (("train", -1), OptionError, "epoch=-1: expected an integer of 0 or more"),
+        (("train", 1.0), OptionError, "expected an integer"),
+        (("train", True), OptionError, "expected an integer"),
+        (("train", "1"), OptionError, "expected an integer"),
+        ((3, 1), OptionError, "name=3: expected the name of a dataset"),
+    ],
+)
+def test_what_is_no_epoch(paths, arguments, error, says):
+    ds = read(paths, name="train")
+    with pytest.raises(error, match=says):
+        set_epoch(*arguments)
+    assert ds.count() == 150
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 1.5, True, "2"])
+def test_what_is_no_world_size(paths, world_size):
+    read(paths, name="ranks")
+    with pytest.raises(OptionError, match=r"set_epoch: world_size=.*: expected an integer of 1 or more"):
+        set_epoch("ranks", 0, world_size=world_size)
+
+
+def test_an_epoch_may_be_an_integer_of_numpy(paths):
+    ds = read(paths, name="numbers")
+    set_epoch("numbers", np.int64(2), world_size=np.int32(1))
+    assert ids_of(ds) == orders(paths, 3)[2]
+
+
+@pytest.mark.parametrize("name", ["", 3, ["train"]])
+def test_what_is_no_name(paths, name):
+    with pytest.raises(OptionError, match=r"expected the name of a dataset, such as 'train'"):
+        read(paths, name=name)
+
+
+def test_what_a_checkpoint_holds_is_no_position_yet(paths):
+    read(paths, name="checkpoint")
+    held = Position(7, 3, 8, 1, 32, "x").to_dict()
+    with pytest.raises(PositionError, match=r"expected a Position; .* Position.from_dict"):
+        set_epoch("checkpoint", 3, position=held)
+
+
+def test_a_position_of_another_epoch_or_other_data(paths):
+    ds = read(paths, name="other")
+    with pytest.raises(PositionError, match="the position is of epoch 3, not of 2"):
+        set_epoch("other", 2, position=Position(7, 3, 8, 1, 32, "x"))
+    set_epoch("other", 3, position=Position(7, 3, 8, 1, 32, "x"))
+    with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
+        ids_of(ds)
+
+
+@pytest.mark.parametrize(("tail", "rows"), [("drop", 128), ("pad", 160)])
+def test_tails(paths, tail, rows):
+    ds = read(paths, tail=tail, tail_rows=32)
+    assert ds.count() == rows
+    batches = list(ds.iter_batches(batch_size=32))
+    assert [len(batch["row_id"]) for batch in batches] == [32] * (rows // 32)
+    ids = np.concatenate([batch["row_id"] for batch in batches])
+    expected = orders(paths, 1)[0]
+    assert ids.tolist() == (expected + expected)[:rows]
+    if tail == "pad":
+        padding = np.concatenate([batch["is_padding"] for batch in batches])
+        assert padding.tolist() == [False] * 150 + [True] * 10
+        assert sorted(ids[~padding]) == list(range(150))
+
+
+def test_a_tail_that_leaves_nothing_is_an_error(paths):
+    ds = read(paths, tail="drop", tail_rows=100)
+    assert ds.count() == 100
+    few = ds.filter(expr=col("row_id") < 50)
+    for use in (few.count, few.materialize, lambda: few.take(1)):
+        with pytest.raises(OptionError, match="only 50 rows are selected, so that none is left"):
+            use()
+    assert ds.filter(expr=col("row_id") < 0).count() == 0
+    with pytest.raises(OptionError, match="only 150 rows are selected"):
+        read(paths, tail="drop", tail_rows=1000).count()
+
+
+@ray.remote(num_cpus=0)
+def consume(shard, epochs, pause=0.0, batch_size=None):
+    """Return the row ids of each batch of some epochs."""
+    found = []
+    for _ in range(epochs):
+        batches = []
+        for batch in shard.iter_batches(batch_size=batch_size, prefetch_batches=1):
+            batches.append(batch["row_id"].tolist())
+            time.sleep(pause)
+        found.append(batches)
+    return found
+
+
+@pytest.mark.parametrize(("world_size", "pauses"), [(2, (0, 0)), (3, (0.02, 0, 0))])
+def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
+    """The premise of exact resuming: 25 blocks, with consumers of one speed and of several."""
+    paths = write_chunked(tmp_path, (200, 200), 1)
+    options = {"columns": ["label"], "shuffle": Shuffle("rows", 3), "include_row_ids": True}
+    ds = ray_h5.read_h5(paths, block_rows=16, name=f"turns{world_size}", **options)
+    _, plan = plan_files(paths, columns=["label"], shuffle=Shuffle("rows", 3))
+    set_epoch(f"turns{world_size}", 1, world_size=world_size)
+    shards = ds.streaming_split(world_size, equal=True)
+    found = ray.get([consume.remote(shard, 2, pause) for shard, pause in zip(shards, pauses, strict=True)])
+    for turn, epoch in enumerate((1, 2)):
+        order = plan.at(np.arange(400), epoch).tolist()
+        shares = [[row for block in share[turn] for row in block] for share in found]
+        full = 400 // (16 * world_size) * world_size
+        last = (400 - full * 16) // world_size
+        for rank, share in enumerate(shares):
+            expected = [row for i in range(rank, full, world_size) for row in order[16 * i : 16 * (i + 1)]]
+            start = full * 16 + rank * last
+            assert share == expected + order[start : start + last]
+        assert len({len(share) for share in shares}) == 1
+
+
+def test_padded_ranks_have_the_same_number_of_full_batches(paths):
+    ds = read(paths, tail="pad", tail_rows=2 * 8, name="padded")
+    set_epoch("padded", 0, world_size=2)
+    shards = ds.streaming_split(2, equal=True)
+    first, second = ray.get([consume.remote(shard, 1, batch_size=8) for shard in shards])
+    assert [len(batch) for batch in first[0]] == [len(batch) for batch in second[0]] == [8] * 10
+    assert {row for share in (first, second) for batch in share[0] for row in batch} == set(range(150))
+
+
+def test_without_order_each_row_still_comes_once(paths):
+    ds = read(paths, preserve_order=False, name="unordered")
+    ds.context.execution_options.preserve_order = False
+    assert sorted(ids_of(ds)) == list(range(150))
+    with pytest.raises(PositionError, match="'unordered' is read without order"):
+        running_epoch("unordered").position(8)
+
+
+def test_a_seed_that_was_drawn_is_logged(paths, caplog):
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        ds = ray_h5.read_h5(paths, shuffle=True, include_row_ids=True)
+    seed = int(caplog.text.partition("Shuffle(seed=")[2].partition(")")[0])
+    assert ids_of(ds) == ids_of(ray_h5.read_h5(paths, shuffle=Shuffle(seed=seed), include_row_ids=True))
+
+
+ANEW = """
+import sys, ray, ray_h5
+for _ in range(2):
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ds = ray_h5.read_h5(sys.argv[1], columns=["x"], name="train")
+    ray_h5.set_epoch("train", 3)
+    assert sum(len(batch["x"]) for batch in ds.iter_batches()) == ds.count()
+    ray.shutdown()
+ray_h5.read_h5(sys.argv[1], columns=["x"], name="train")  # what is known of the files starts no Ray
+ray_h5.set_epoch("train", 1)
+print("done")
+"""
+
+
+def test_names_are_known_to_a_ray_that_is_started_anew(paths):
+    child = subprocess.run(
+        [sys.executable, "-c", ANEW, paths[0]], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert child.stdout.strip().endswith("done"), child.stderr
+
+
+def resumed(paths, name):
+    """Return a dataset that goes on after 32 rows, and the rows that it has then."""
+    ds = read(paths, name=name)
+    source, order = datasources(ds)[0], ids_of(ds)
+    set_epoch(name, 0, position=Position(7, 0, 32, 1, 32, source.plan().hash))
+    return ds, order[32:]
+
+
+def test_a_position_is_for_one_iteration_of_whatever_is_made_of_the_dataset(paths):
+    ds, rest = resumed(paths, "once")
+    assert ids_of(ds) == rest
+    assert len(set(ids_of(ds))) == 150
+    for _ in range(2):
+        assert len(set(ids_of(ds.map_batches(lambda batch: batch)))) == 150
+    assert ds.sum("row_id") == sum(range(150))
+    splits = ds.streaming_split(2, equal=False)
+    assert sum(len(ids) for ids in ray.get([ids_of_split.remote(split) for split in splits])) == 150
+    set_epoch("once", 0, position=Position(7, 0, 32, 1, 32, datasources(ds)[0].plan().hash))
+    assert ids_of(ds.map_batches(lambda batch: batch)) == rest
+    assert len(ids_of(ds)) == 150
+
+
+@ray.remote(num_cpus=0)
+def ids_of_split(split):
+    return [row["row_id"] for row in split.iter_rows()]
+
+
+def test_to_look_at_the_first_rows_does_not_use_a_position_up(paths):
+    ds, rest = resumed(paths, "looked at")
+    assert [row["row_id"] for row in ds.take(3)] == rest[:3]
+    assert ds.schema().names
+    assert ids_of(ds) == rest
+    assert len(ds.take(150)) == 150
+
+
+def test_validation_rows_of_the_same_dataset_are_all_read_when_training_went_on(paths):
+    ds = read(paths, name="both")
+    train, valid = ds.filter(expr=col("label") == 1), ds.filter(expr=col("label") != 1)
+    order = ids_of(train)
+    _, plan = plan_files(paths, columns=COLUMNS, shuffle=AUTO, predicate=arrow_where(label=1), block_rows=32)
+    set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan.hash))
+    assert ids_of(train) == order[32:]
+    assert sorted(ids_of(valid) + order) == list(range(150))
+
+
+@pytest.mark.filterwarnings("ignore:This API is deprecated")
+def test_what_puts_a_dataset_together_with_others_is_no_iteration_that_goes_on(paths):
+    ds, rest = resumed(paths, "together")
+    ids = ds.select_columns(["row_id"])
+    other = ray_h5.read_h5(paths, columns=COLUMNS, include_row_ids=True)
+    combined = [ds.union(ds), ds.union(other), ids.zip(ids.rename_columns({"row_id": "again"}))]
+    for each in combined:
+        for use in (ids_of, lambda ds: ds.take(3)):
+            with pytest.raises(PositionError, match=r"one iteration of this dataset alone; found .* combines it by"):
+                use(each)
+    assert ids_of(ds.map_batches(lambda batch: batch)) == rest
+    assert [len(ids_of(each)) for each in combined] == [300, 300, 150]
+
+
+def test_what_is_counted_or_written_is_the_whole_epoch_and_leaves_the_position(paths, tmp_path, caplog):
+    ds, rest = resumed(paths, "counted")
+    mapped = ds.map_batches(lambda batch: batch)
+    assert mapped.count() == 150
+    assert ds.union(ds).map_batches(lambda batch: batch).count() == 300
+    assert mapped.sum("row_id") == ds.sum("row_id") == sum(range(150))
+    assert sum(row["count()"] for row in mapped.groupby("label").count().take_all()) == 150
+    mapped.select_columns(["row_id"]).write_parquet(str(tmp_path / "rows"))
+    assert ray.data.read_parquet(str(tmp_path / "rows")).count() == 150
+    assert ids_of(mapped) == rest
+    assert "an earlier iteration went on" not in caplog.text
+    assert len(ids_of(ds)) == 150
+    assert "an earlier iteration went on" in caplog.text
+
+
+def test_a_position_of_other_rows_is_an_error_each_time_and_stays(paths):
+    ds, rest = resumed(paths, "chosen")
+    chosen = ds.filter(expr=ray_h5.where(label=1))
+    for _ in range(2):
+        with pytest.raises(PositionError, match="another predicate"):
+            ids_of(chosen)
+    assert chosen.count() == 50
+    assert ids_of(ds) == rest
+    assert len(ids_of(chosen)) == 50

@@ -1,0 +1,515 @@
+import json
+import pickle
+
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import ray
+import ray.data
+import torch
+from ray.data.block import BlockAccessor
+from ray.data.extensions import TensorArray
+from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
+from ray.data.preprocessors import Chain
+
+import ray_h5
+from ray_h5.errors import (
+    ConstantColumnError,
+    CorruptFileError,
+    NonFiniteError,
+    NotFittedError,
+    OptionError,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.planning.epoch.order import row_keys
+from ray_h5.ray_data.preprocessing.batch_formats import names_of
+from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
+from ray_h5.torch_data import H5Dataset
+from ray_h5.transforms import GaussianNoise, Scaler, SpecAugment, load_scalers, save_scalers
+from tests.ray_data.conftest import concatenated
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+def read(paths, **options):
+    return ray_h5.read_h5(paths, block_rows=8, **options)
+
+
+def rows_of(ds, name):
+    return np.concatenate([batch[name] for batch in ds.iter_batches(batch_size=None)])
+
+
+def test_what_cannot_be_fitted_on(signals):
+    for given in (H5Dataset(signals), {"wide": np.zeros(3)}):
+        with pytest.raises(OptionError, match=r"expected a ray.data.Dataset, .* found .*WorkerSafeStandardizedDataset"):
+            Standardize(["wide"]).fit(given)
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 2)])
+def test_fit_is_numpys_over_all_blocks(signals, axis):
+    wide = concatenated(signals, "wide").astype("f8")
+    scaler = Standardize(["wide", "epoch"], axis=axis if axis != (0, 2) else None).fit(read(signals)).scalers["epoch"]
+    assert np.isclose(scaler.mean, concatenated(signals, "epoch").mean())
+    standardize = Standardize(["wide"], axis=axis).fit(read(signals))
+    scaler = standardize.scalers["wide"]
+    np.testing.assert_allclose(scaler.mean, wide.mean(axis=axis, keepdims=True)[0], rtol=1e-12)
+    np.testing.assert_allclose(scaler.moments.std(), wide.std(axis=axis, keepdims=True)[0], rtol=1e-12)
+    found = rows_of(standardize.transform(read(signals)), "wide")
+    assert found.dtype == np.float32
+    expected = (wide - wide.mean(axis=axis, keepdims=True)) / (wide.std(axis=axis, keepdims=True) + 1e-8)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_integers_become_floats_and_other_columns_stay(signals):
+    standardize = Standardize(["obs/image"]).fit(read(signals))
+    ds = standardize.transform(read(signals))
+    assert rows_of(ds, "obs/image").dtype == np.float32
+    assert np.array_equal(rows_of(ds, "label"), concatenated(signals, "label"))
+
+
+def test_transform_fuses_into_the_read(signals):
+    ds = Standardize(["wide"]).fit(read(signals)).transform(read(signals, columns=["wide"])).materialize()
+    assert "ReadH5->Standardize" in ds.stats()
+
+
+def test_fit_reads_its_columns_only(signals):
+    # Where a column is damaged, a fit of another does not notice.
+    with h5py.File(signals[0], "r+") as file:
+        del file["other"]
+        file["other"] = np.full((20, 200), np.nan)
+    Standardize(["wide"]).fit(read(signals))
+    with pytest.raises(NonFiniteError, match=r"column 'other': 1600 NaN .* nan_policy='omit'"):
+        Standardize(["other"]).fit(read(signals))
+    assert Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments.count == 30 * 200
+
+
+def test_what_is_not_finite_is_named_by_its_row(signals):
+    with h5py.File(signals[2], "r+") as file:
+        file["other"][4, 7] = np.inf
+    for sample_rows in (None, 50):
+        with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in the row with row_id 24; remove"):
+            Standardize(["other"], sample_rows=sample_rows).fit(read(signals, include_row_ids=True))
+    with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in row 0 of its batch .*include_row_ids"):
+        Standardize(["other"]).fit(read(signals))
+
+
+def test_values_too_large_are_an_error_whatever_the_blocks(tmp_path):
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        file["x"] = np.repeat([1.5e154, -1.5e154], 50)
+    for rows in (50, 100):
+        with pytest.raises(NonFiniteError, match="column 'x': values are too large for their squares"):
+            Standardize(["x"]).fit(ray_h5.read_h5(tmp_path / "large.h5", block_rows=rows))
+
+
+def test_batches_at_inference_and_back(signals):
+    standardize = Standardize(["wide", "label"]).fit(read(signals))
+    batch = {"wide": concatenated(signals, "wide"), "label": concatenated(signals, "label"), "other": np.arange(50)}
+    out = standardize.transform_batch(batch)
+    assert abs(out["wide"].mean()) < 1e-6
+    back = standardize.inverse_transform_batch({"wide": out["wide"]})
+    assert list(back) == ["wide"]
+    np.testing.assert_allclose(back["wide"], batch["wide"], atol=1e-5)
+    with pytest.raises(UnknownColumnError, match="no column 'wide', 'label'"):
+        standardize.inverse_transform_batch({"other": batch["other"]})
+    with pytest.raises(UnknownColumnError, match="no column 'label'"):
+        standardize.transform_batch({"wide": batch["wide"]})
+
+
+def test_it_survives_ray_pickle_json_and_npz(signals, tmp_path):
+    standardize = Standardize(["wide"], axis=(0, 2), constant="one").fit(read(signals))
+    standardize.save(tmp_path / "s.npz")
+    batch = {"wide": concatenated(signals, "wide")}
+    for back in (
+        Preprocessor.deserialize(standardize.serialize()),
+        pickle.loads(pickle.dumps(standardize)),
+        Standardize.from_json(standardize.to_json()),
+        Standardize.load(tmp_path / "s.npz"),
+    ):
+        assert back.fit_status() == Preprocessor.FitStatus.FITTED
+        assert (back.columns, back.axis, back.constant) == (["wide"], (0, 2), "one")
+        assert np.array_equal(back.transform_batch(batch)["wide"], standardize.transform_batch(batch)["wide"])
+    scaler = load_scalers(tmp_path / "s.npz")["wide"]
+    assert np.array_equal(scaler.transform(batch["wide"]), standardize.transform_batch(batch)["wide"])
+    unfitted = Standardize.from_json(Standardize(["wide"]).to_json())
+    assert unfitted.fit_status() == Preprocessor.FitStatus.NOT_FITTED
+
+
+def test_in_a_chain(signals):
+    chain = Chain(Standardize(["wide"]), Standardize(["epoch"]))
+    found = chain.fit_transform(read(signals))
+    assert abs(rows_of(found, "wide").mean()) < 1e-6
+    assert abs(rows_of(chain.transform(read(signals)), "epoch").std() - 1) < 1e-5
+
+
+def test_a_second_fit_replaces_the_first(signals):
+    standardize = Standardize(["epoch"]).fit(read(signals[:1]))
+    with pytest.warns(UserWarning, match="already been called"):
+        standardize.fit(read(signals))
+    assert standardize.scalers["epoch"].moments.count == 50
+
+
+@pytest.mark.parametrize("row_ids", [True, False])
+def test_fit_on_a_sample_of_rows(signals, row_ids):
+    ds = read(signals, include_row_ids=row_ids)
+    counts = [
+        int(Standardize(["epoch"], sample_rows=20, seed=seed).fit(ds).scalers["epoch"].moments.count)
+        for seed in (0, 0, 1)
+    ]
+    if row_ids:
+        assert counts == [20, 20, 20]
+    else:
+        assert all(5 < count < 40 for count in counts)
+    means = [float(Standardize(["epoch"], sample_rows=20, seed=seed).fit(ds).scalers["epoch"].mean) for seed in (0, 0)]
+    assert means[0] == means[1]
+    assert Standardize(["epoch"], sample_rows=500).fit(ds).scalers["epoch"].moments.count == 50
+
+
+@pytest.mark.parametrize(("mean", "dtype"), [(10**8, "f8"), (2**60, "i8")])
+def test_digits_are_kept_with_large_means_however_many_blocks(mean, dtype):
+    rows = (np.random.default_rng(0).standard_normal((4000, 3)) * 100).astype(dtype) + mean
+    ds = ray.data.from_numpy(np.split(rows, 16)).rename_columns({"data": "x"})
+    scaler = Standardize(["x"], axis=0, epsilon=0).fit(ds).scalers["x"]
+    np.testing.assert_allclose(scaler.scale, (rows - mean).std(axis=0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_fit_has_each_row_once_whatever_becomes_of_the_last_ones(signals, tail):
+    def fitted(**options):
+        ds = read(signals, include_row_ids=True, tail=tail, tail_rows=32)  # 32 rows, or 64, of 50
+        return Standardize(["epoch", "wide"], **options).fit(ds).scalers["epoch"].moments
+
+    whole = Standardize(["epoch"]).fit(read(signals)).scalers["epoch"].moments
+    assert fitted().count == 50
+    assert np.allclose([fitted().mean, fitted().m2], [whole.mean, whole.m2])
+    assert [int(fitted(sample_rows=rows).count) for rows in (10, 20, 40, 500)] == [10, 20, 40, 50]
+
+
+def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
+    ds = read(signals, name="amid")
+    batches = iter(ds.iter_batches(batch_size=8))
+    next(batches)
+    del batches
+    ray_h5.set_epoch("amid", 0, position=ray_h5.ray_data.epochs.set_epoch.running_epoch("amid").position(8))
+    mapped = ds.map_batches(lambda batch: batch)
+    assert Standardize(["epoch"]).fit(ds).scalers["epoch"].moments.count == 50
+    assert Standardize(["epoch"]).fit(mapped).scalers["epoch"].moments.count == 50
+    assert len(rows_of(ds, "epoch")) == 42  # and the epoch still begins where it was left
+
+
+def test_a_sample_is_of_so_many_rows_behind_functions_too(signals):
+    ds = read(signals, include_row_ids=True).map_batches(lambda batch: batch)
+    counts = {
+        int(Standardize(["epoch"], sample_rows=20, seed=s).fit(ds).scalers["epoch"].moments.count) for s in (0, 1)
+    }
+    assert counts == {20}
+
+
+def test_a_sample_of_which_nothing_came_is_not_said_to_be_no_rows(signals):
+    ds = read(signals).drop_columns(["other"])
+
+    def fit_often():
+        for seed in range(40):  # by chance one row, or some, or none
+            Standardize(["epoch"], sample_rows=1, seed=seed, constant="one").fit(ds)
+
+    with pytest.raises(NotFittedError, match="sample_rows=1: none of the rows that were drawn was read"):
+        fit_often()
+
+
+@pytest.mark.parametrize("sample_rows", [None, 40])
+def test_rows_that_pad_a_dataset_in_memory_are_not_fitted_on(signals, sample_rows):
+    ds = read(signals, include_row_ids=True, tail="pad", tail_rows=32).materialize()
+    scaler = Standardize(["epoch"], sample_rows=sample_rows).fit(ds).scalers["epoch"]
+    assert scaler.moments.count == (sample_rows or 50)
+
+
+def test_a_sample_of_a_selection(signals):
+    from ray.data.expressions import col
+
+    ds = read(signals, include_row_ids=True).filter(expr=col("epoch") >= 30)
+    epochs = concatenated(signals, "epoch")
+    scaler = Standardize(["epoch"], sample_rows=7).fit(ds).scalers["epoch"]
+    assert scaler.moments.count == 7
+    assert scaler.mean >= epochs[epochs >= 30].min()
+
+
+def test_a_sample_where_row_ids_repeat_is_of_rows_and_not_of_ids(signals):
+    def fitted(rows):
+        ds = read(signals, include_row_ids=True).union(read(signals, include_row_ids=True))
+        return int(Standardize(["epoch"], sample_rows=rows).fit(ds).scalers["epoch"].moments.count)
+
+    assert fitted(500) == 100
+    assert 5 < fitted(20) < 35  # of each of 20 ids both rows would be 40
+
+
+def test_before_fit(signals):
+    standardize = Standardize(["wide"])
+    for call in (
+        lambda: standardize.transform(read(signals)),
+        lambda: standardize.transform_batch({}),
+        lambda: standardize.inverse_transform_batch({}),
+        lambda: standardize.scalers,
+        lambda: standardize.save("nowhere.npz"),
+    ):
+        with pytest.raises(PreprocessorNotFittedError, match="call fit") as caught:
+            call()
+        assert isinstance(caught.value, NotFittedError)
+        assert isinstance(caught.value, PreprocessorNotFittedException)
+
+
+def test_errors_of_tasks_have_their_names(signals):
+    known = read(signals)
+    unknown = known.map_batches(lambda batch: batch)  # its schema is not known before it runs
+    for ds in (known, unknown):
+        with pytest.raises(UnknownColumnError, match="no column 'nothing'"):
+            Standardize(["nothing"]).fit(ds)
+        with pytest.raises(UnsupportedColumnError, match="column 'guid'"):
+            Standardize(["guid"]).fit(ds)
+        with pytest.raises(OptionError, match="column 'wide': axis=-1: expected axis 0"):
+            Standardize(["wide"], axis=-1).fit(ds)
+    with pytest.raises(NotFittedError, match="no rows"):
+        Standardize(["wide"]).fit(read(signals[1:2]))
+    constant = ray.data.from_items([{"x": 5.0}] * 9)
+    with pytest.raises(ConstantColumnError, match="column 'x': standard deviation 0: all values are 5"):
+        Standardize(["x"]).fit(constant)
+    assert (rows_of(Standardize(["x"], constant="one").fit_transform(constant), "x") == 0).all()
+
+
+def test_errors_of_transform_come_before_any_task(signals):
+    standardize = Standardize(["wide"], axis=0).fit(read(signals))
+    with pytest.raises(UnknownColumnError, match="no column 'wide'"):
+        standardize.transform(read(signals, columns=["other"]))
+    turned = ray.data.from_numpy(np.zeros((4, 40, 5))).rename_columns({"data": "wide"})
+    with pytest.raises(SchemaMismatchError, match="column 'wide': shape"):
+        standardize.transform(turned)
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
+    # Four scalars have the shape of one row of four.
+    standardize = fitted_without_ray(x=Scaler.fit(np.random.default_rng(0).standard_normal((50, 4)), axis))
+    scalars = ray.data.from_items([{"x": float(i)} for i in range(4)], override_num_blocks=1)
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(0,\) .* expected one axis more"):
+        standardize.transform(scalars)
+    unknown = scalars.map_batches(lambda batch: batch)  # its schema is not known before it runs
+    with pytest.raises(Exception, match=r"column 'x': shape \(4,\) .* expected one axis more"):
+        standardize.transform(unknown).take_all()
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for batch in (pd.DataFrame({"x": np.ones(4)}), pa.table({"x": np.ones(4)})):
+            with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(4,\) .* expected one axis more"):
+                call(batch)
+        assert call({"x": np.ones(4)})["x"].shape == (4,)  # a mapping may be one row
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("wide", {}, "expected a list"),
+        ([], {}, "expected a list"),
+        (["x"], {"epsilon": -1}, "epsilon"),
+        (["x"], {"nan_policy": "skip"}, "nan_policy"),
+        (["x"], {"constant": "skip"}, "constant"),
+        (["x"], {"sample_rows": 0}, "sample_rows"),
+        (["x"], {"sample_rows": "10"}, "sample_rows='10': expected an integer"),
+        (["x"], {"sample_rows": 0.5}, "sample_rows=0.5: expected an integer"),
+        (["x"], {"axis": "time"}, "axis='time': expected an integer"),
+        (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of them"),
+        (["x"], {"axis": 1}, r"axis=1: expected axis 0, the rows, among them, such as \(0, 1\)"),
+        (["x"], {"axis": (1, 2)}, r"such as \(0, 1, 2\)"),
+        (["x"], {"axis": ()}, "None for all axes"),
+        (["x", "x"], {}, "expected each name once"),
+        ([3], {}, "expected a list"),
+        (None, {}, "expected a list"),
+        (["x"], {"epsilon": "1"}, "epsilon='1'"),
+        (["x"], {"seed": 0.5}, "seed=0.5: expected an integer of 0 or more"),
+        (["x"], {"seed": -1}, "seed=-1: expected an integer of 0 or more"),
+    ],
+)
+def test_options(columns, options, words):
+    with pytest.raises(OptionError, match=words):
+        Standardize(columns, **options)
+
+
+def test_options_may_be_integers_of_numpy(signals):
+    standardize = Standardize(["wide"], axis=np.int64(0), sample_rows=np.int32(20), seed=np.int64(3)).fit(read(signals))
+    back = Standardize.from_json(standardize.to_json())
+    assert (back.axis, back.sample_rows, back.seed) == (0, 20, 3)
+    assert Standardize.from_json(Standardize(["wide"], axis=(np.int64(0), 2)).to_json()).axis == (0, 2)
+    assert Standardize(["wide"], axis=[0, 2]).axis == (0, 2)
+    of_numpy = Standardize(np.array(["wide", "other"]), epsilon=np.float32(0.5))
+    assert Standardize.from_json(of_numpy.to_json()).columns == ["wide", "other"]
+
+
+def test_what_is_no_standardize(tmp_path):
+    for text in ("{", "[]", "{}", '{"columns": ["x"], "axis": null, "scalers": {"x": {}}}'):
+        with pytest.raises(OptionError, match="expected a result of Standardize"):
+            Standardize.from_json(text)
+    with pytest.raises(OptionError, match="expected a result of Standardize"):
+        Standardize.from_json(None)
+    (tmp_path / "s.npz").write_bytes(b"x")
+    with pytest.raises(CorruptFileError):
+        Standardize.load(tmp_path / "s.npz")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("scalers",), []),
+        (("columns",), ["q"]),
+        (("columns",), ["x", "q"]),
+        (("axis",), "a"),
+        (("epsilon",), None),
+        (("extra",), 1),
+        (("scalers", "x"), None),
+        (("scalers", "x", "epsilon"), "1"),
+        (("scalers", "x", "constant"), "x"),
+        (("scalers", "x", "moments", "m2"), [-1]),
+        (("scalers", "x", "moments", "m2"), [None]),
+        (("scalers", "x", "moments", "m2"), [0]),
+        (("scalers", "x", "moments", "count"), [1.5]),
+        (("scalers", "x", "moments", "count"), [0]),
+        (("scalers", "x", "moments", "mean"), ["a"]),
+    ],
+)
+def test_a_state_that_is_damaged(path, value):
+    state = json.loads(fitted_without_ray().to_json())
+    assert Standardize.from_dict(state).columns == ["x"]
+    place = state
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(OptionError, match="expected a result of Standardize"):
+        Standardize.from_json(json.dumps(state))
+
+
+def fitted_without_ray(columns=("x",), **scalers):
+    standardize = Standardize(list(columns), axis=0)
+    standardize.stats_ = scalers or {"x": Scaler.fit(np.arange(10.0))}
+    return standardize
+
+
+def test_scalers_alone_are_no_standardize(tmp_path):
+    save_scalers(tmp_path / "s.npz", {"x": Scaler.fit(np.arange(10.0))})
+    with pytest.raises(CorruptFileError, match="load_scalers reads them"):
+        Standardize.load(tmp_path / "s.npz")
+
+
+def test_batches_of_any_kind(signals):
+    ds = read(signals, columns=["wide", "epoch", "label"])
+    standardize = Standardize(["wide", "epoch"]).fit(ds)
+    batch = ds.take_batch(6)
+    expected = standardize.transform_batch(batch)
+    back = standardize.inverse_transform_batch(expected)
+    plain = pd.DataFrame({**batch, "wide": list(batch["wide"])}, index=range(3, 9))
+    tensors = pd.DataFrame({**batch, "wide": TensorArray(batch["wide"])})
+    for given in (ds.limit(6).to_pandas(), plain, tensors, ds.take_batch(6, batch_format="pyarrow")):
+        found = standardize.transform_batch(given)
+        assert type(found) is type(given)
+        assert names_of(found) == names_of(given)
+        once = BlockAccessor.for_block(found).to_numpy()
+        again = BlockAccessor.for_block(standardize.inverse_transform_batch(found)).to_numpy()
+        for name in ("wide", "epoch"):
+            assert np.array_equal(np.stack(list(once[name])), expected[name])
+            assert np.array_equal(np.stack(list(again[name])), back[name])
+    assert standardize.transform_batch(plain).index.tolist() == list(range(3, 9))
+    assert plain["wide"][3] is not standardize.transform_batch(plain)["wide"][3]
+    found = standardize.transform_batch({name: torch.from_numpy(array.copy()) for name, array in batch.items()})
+    assert isinstance(found["wide"], torch.Tensor)
+    assert np.array_equal(found["wide"].numpy(), expected["wide"])
+    for row in (
+        ds.take(1)[0],
+        {name: array[0] for name, array in batch.items()},
+        {"wide": batch["wide"][0], "epoch": 3},
+    ):
+        found = standardize.transform_batch(row)
+        assert np.array_equal(found["wide"], expected["wide"][0])
+        assert np.ndim(found["epoch"]) == 0
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 4)])
+def test_tables_of_lists(kind):
+    rows = np.random.default_rng(0).standard_normal((9, 4))
+    standardize = fitted_without_ray(x=Scaler.fit(rows, 0))
+    table = pa.table({"x": pa.array(rows.tolist(), kind), "y": range(9)})
+    found = standardize.transform_batch(table)
+    assert found.column_names == ["x", "y"]
+    expected = standardize.transform_batch({"x": rows})["x"]
+    assert np.array_equal(BlockAccessor.for_block(found).to_numpy()["x"], expected)
+    back = standardize.inverse_transform_batch(found)
+    np.testing.assert_allclose(BlockAccessor.for_block(back).to_numpy()["x"], rows)
+    ragged = pa.table({"x": [[1.0, 2.0], [3.0]]})
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(1,\), \(2,\)"):
+        standardize.transform_batch(ragged)
+
+
+def test_batches_without_rows_stay_of_their_kind():
+    rows = np.random.default_rng(0).standard_normal((9, 4)).astype("f4")
+    standardize = fitted_without_ray("xy", x=Scaler.fit(rows, 0), y=Scaler.fit(np.arange(9)))
+    tensors = TensorArray(rows)
+    table = pa.table({"x": tensors.__arrow_array__(), "y": np.arange(9)})
+    lists = pa.table({"x": rows.tolist(), "y": np.arange(9)})
+    frame, objects = (pd.DataFrame({"x": each, "y": np.arange(9)}) for each in (tensors, list(rows)))
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for batch in (table, frame, objects):
+            empty, full = call(batch[:0]), call(batch)
+            assert (type(empty), len(empty)) == (type(batch), 0)
+            kinds = (lambda found: found.schema) if batch is table else (lambda found: found.dtypes.tolist())
+            assert kinds(empty) == kinds(full)
+        # How long they would be is not known.
+        assert call(lists[:0]).schema.field("x") == lists.schema.field("x")
+
+
+def test_what_is_no_batch():
+    standardize = fitted_without_ray()
+    for call in (standardize.transform_batch, standardize.inverse_transform_batch):
+        for found in (np.arange(4.0), [1, 2], None):
+            with pytest.raises(OptionError, match=r"expected a batch, .* found .*; pass one array as"):
+                call(found)
+        with pytest.raises(UnknownColumnError, match=r"no column 'x'\. There is: 0\.$"):
+            call(pd.DataFrame({0: [1.0]}))
+        for found in (pa.table({"y": [1.0]}), pd.DataFrame({"y": [1.0]}), {"y": np.ones(1)}):
+            with pytest.raises(UnknownColumnError, match=r"no column 'x'\. There is: y\.$"):
+                call(found)
+    ragged = pd.DataFrame({"x": [np.ones(2), np.ones(3)]})
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(2,\), \(3,\)"):
+        standardize.transform_batch(ragged)
+
+
+def test_rows_of_many_shapes_are_an_error_before_any_task(signals):
+    standardize = Standardize(["wide"]).fit(read(signals))
+
+    def ragged(batch):
+        rows = np.empty(len(batch["wide"]), dtype=object)
+        rows[:] = [row[:, : 3 + i % 3] for i, row in enumerate(batch["wide"])]
+        return {"wide": rows, "label": batch["label"]}
+
+    ds = read(signals).map_batches(ragged).materialize()
+    with pytest.raises(SchemaMismatchError, match="column 'wide': its rows differ in shape"):
+        standardize.transform(ds)
+    assert rows_of(Standardize(["label"]).fit(ds).transform(ds), "label").dtype == np.float32
+
+
+def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
+    def keyed(batch):
+        return {**batch, "row_key": row_keys(batch["row_id"], 0, 1)}
+
+    ds = read(signals, columns=["wide"], include_row_ids=True).map_batches(keyed)
+    mask, noise = SpecAugment("wide", 8, 2), GaussianNoise("wide")
+    wide, keys = concatenated(signals, "wide"), row_keys(np.arange(50), 0, 1)
+    expected = noise.apply_batch(mask.apply_batch(wide, keys), keys)
+    assert not np.array_equal(expected, wide)
+    for batch_size in (None, 3):
+        found = ds.map_batches(mask, batch_size=batch_size, zero_copy_batch=True).map_batches(noise)
+        assert np.array_equal(rows_of(found, "wide"), expected)
+
+
+@pytest.mark.parametrize("kind", [SpecAugment, GaussianNoise])
+def test_ray_may_make_an_augmentation_of_its_class(signals, kind):
+    ds = read(signals, columns=["wide"], include_row_ids=True, include_row_keys=True)
+    arguments = {"time_mask_param": 8, "freq_mask_param": 2} if kind is SpecAugment else {"std": 0.5}
+    made = ds.map_batches(kind, fn_constructor_args=("wide",), fn_constructor_kwargs=arguments, concurrency=1)
+    expected = ds.map_batches(kind("wide", **arguments))
+    assert np.array_equal(rows_of(made, "wide"), rows_of(expected, "wide"))

@@ -1,0 +1,79 @@
+"""The arguments of `read_h5`: shuffle, resources of tasks, order of blocks. All are checked before planning."""
+
+import numpy as np
+import pytest
+from ray.data import FileShuffleConfig
+
+import ray_h5
+from ray_h5 import Shuffle
+from ray_h5.errors import OptionError
+from ray_h5.ray_data.arguments import as_flag, as_resources, as_shuffle
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "says"),
+    [
+        ("num_cpus", "a", "a number of 0 or more"),
+        ("num_cpus", -1, "a number of 0 or more"),
+        ("num_cpus", float("nan"), "a number of 0 or more"),
+        ("num_cpus", float("inf"), "a number of 0 or more"),
+        ("num_cpus", True, "a number of 0 or more"),
+        ("memory", "1GB", "a number of 0 or more"),
+        ("memory", -1, "a number of 0 or more"),
+        ("concurrency", "a", "an integer of 1 or more"),
+        ("concurrency", 0, "an integer of 1 or more"),
+        ("ray_remote_args", "x", "a dict"),
+        ("ray_remote_args", ["x"], "a dict"),
+        ("preserve_order", "x", "True or False"),
+        ("preserve_order", None, "True or False"),
+        ("index_dir", 5, "a folder"),
+    ],
+)
+def test_what_cannot_be_is_said_before_planning(option, given, says):
+    with pytest.raises(OptionError, match=f"{option}=.*: expected {says}"):
+        ray_h5.read_h5("/nowhere/a.h5", **{option: given})
+
+
+def test_numbers_of_numpy_become_those_that_ray_takes():
+    found = as_resources(np.int64(2), np.float32(0.5), np.int64(1 << 20), {"max_retries": 1})
+    assert found == {
+        "concurrency": 2,
+        "num_cpus": 0.5,
+        "memory": 1 << 20,
+        "ray_remote_args": {"max_retries": 1},
+    }
+    assert {type(found[name]) for name in ("num_cpus", "memory")} == {float}
+    assert as_resources(None, None, None, None) == dict.fromkeys(found)
+    assert as_flag("preserve_order", np.False_) is False
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (None, None),
+        (False, None),
+        ("rows", Shuffle("rows")),
+        ("chunks", Shuffle("chunks")),
+        ("files", Shuffle("files")),
+        (Shuffle("chunks", 3, 64), Shuffle("chunks", 3, 64)),
+        (FileShuffleConfig(seed=5), Shuffle("files", 5)),
+    ],
+)
+def test_what_a_shuffle_means(given, meant):
+    assert as_shuffle(given) == meant
+
+
+def test_a_seed_is_drawn_where_none_is_given():
+    assert as_shuffle(True) != as_shuffle(True)
+    assert as_shuffle(FileShuffleConfig()) != as_shuffle(FileShuffleConfig())
+
+
+@pytest.mark.parametrize("given", ["row", 3, ["rows"]])
+def test_any_other_shuffle_is_an_error(given):
+    with pytest.raises(OptionError, match="rows"):
+        as_shuffle(given)
+
+
+def test_an_order_that_never_changes_is_not_promised():
+    with pytest.raises(OptionError, match=r"set_epoch\(name, 0\)"):
+        as_shuffle(FileShuffleConfig(seed=5, reseed_after_execution=False))

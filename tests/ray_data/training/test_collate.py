@@ -1,0 +1,199 @@
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray.data
+import torch
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+import ray_h5
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.ray_data.training.collate import TorchCollate, as_device, to_device
+from ray_h5.ray_data.training.train_batches import train_batches
+
+BATCH = {
+    "f4": np.arange(6, dtype="f4").reshape(2, 3),
+    "f8": np.array([1.0, 2.0]),
+    "f2": np.array([1, 2], "f2"),
+    "u1": np.array([1, 255], "u1"),
+    "i8": np.array([-1, 2**40]),
+    "b": np.array([True, False]),
+    "z": np.array([1j, 2], "c8"),
+    "name": np.array(["a", "ä"], dtype=object),
+    "text": np.array(["a", "ä"]),
+    "time": np.array([1, 2], "M8[ns]"),
+}
+
+
+def test_dtypes_are_kept_and_what_torch_lacks_stays():
+    found = TorchCollate()(BATCH)
+    assert list(found) == list(BATCH)
+    expected = {"f4": torch.float32, "f8": torch.float64, "f2": torch.float16, "u1": torch.uint8, "i8": torch.int64}
+    expected |= {"b": torch.bool, "z": torch.complex64}
+    assert {name: value.dtype for name, value in found.items() if isinstance(value, torch.Tensor)} == expected
+    for name in expected:
+        assert np.array_equal(found[name].numpy(), BATCH[name])
+    for name in ("name", "text", "time"):
+        assert found[name] is BATCH[name]
+
+
+@pytest.mark.parametrize("name", ["name", "text", "time"])
+def test_a_dtype_for_what_is_no_number_is_an_error(name):
+    with pytest.raises(UnsupportedColumnError, match=f"dtypes: column '{name}' .* expected numbers"):
+        TorchCollate({name: torch.float32})(BATCH)
+
+
+def test_tensors_are_views():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for writeable in (True, False):
+            array = np.arange(12, dtype="f4").reshape(3, 4)
+            array.setflags(write=writeable)
+            assert TorchCollate()({"x": array})["x"].data_ptr() == array.ctypes.data
+            # Nothing is copied either where the dtype asked for is the one it has.
+            assert TorchCollate(torch.float32)({"x": array})["x"].data_ptr() == array.ctypes.data
+            assert TorchCollate()({"x": array[1:]})["x"].data_ptr() == array[1:].ctypes.data
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_one_dtype_is_for_all_that_floats(dtype):
+    found = TorchCollate(dtype)(BATCH)
+    assert [found[name].dtype for name in ("f4", "f8", "f2")] == [dtype] * 3
+    assert [found[name].dtype for name in ("u1", "i8", "b")] == [torch.uint8, torch.int64, torch.bool]
+    assert found["z"].dtype == torch.complex64
+    assert found["f4"].tolist() == BATCH["f4"].tolist()
+
+
+def test_dtypes_by_name():
+    found = TorchCollate({"f4": torch.bfloat16, "u1": torch.float32, "b": torch.int64})(BATCH)
+    assert [found[name].dtype for name in ("f4", "u1", "b", "f8")] == [
+        torch.bfloat16,
+        torch.float32,
+        torch.int64,
+        torch.float64,
+    ]
+    assert found["u1"].tolist() == [1, 255]
+    with pytest.raises(UnknownColumnError, match=r"dtypes: no column 'f44'.*Did you mean 'f4'"):
+        TorchCollate({"f44": torch.float32})(BATCH)
+
+
+def test_devices():
+    batches = [TorchCollate()(BATCH) for _ in range(3)]
+    assert list(to_device(iter(batches), torch.device("cpu"))) == batches
+    moved = list(to_device(iter(batches), torch.device("meta")))
+    assert len(moved) == 3
+    assert moved[0]["f4"].device.type == "meta"
+    assert moved[0]["name"] is BATCH["name"]
+    assert as_device("cpu") == torch.device("cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(OptionError, match=r"device=.?cuda:0.?: torch finds no CUDA device"):
+            as_device(torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize("device", ["gpu", None, 99, "mps", "meta", "hpu", "cuda:99", 2.5])
+def test_a_device_that_is_not_there_is_an_error(device):
+    with pytest.raises(OptionError, match=r"device=.*: .*\. Expected 'auto'"):
+        as_device(device)
+
+
+@pytest.mark.parametrize("dtype", ["float16", np.float16, np.dtype("f2"), ">f2", "torch.float16", torch.float16])
+def test_dtypes_by_the_names_of_numpy(dtype):
+    assert TorchCollate(dtype)(BATCH)["f4"].dtype == torch.float16
+    found = TorchCollate({"f4": dtype})(BATCH)
+    assert (found["f4"].dtype, found["f8"].dtype) == (torch.float16, torch.float64)
+    assert TorchCollate("bfloat16")(BATCH)["f8"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["floaty", "U3", "M8[s]", 3, ["f4"], object, "f4,f4"])
+def test_what_is_no_dtype_is_an_error(dtype):
+    with pytest.raises(OptionError, match=r"dtypes: .* is not a dtype of torch; expected one such as"):
+        TorchCollate(dtype)
+    with pytest.raises(OptionError, match=r"dtypes: .* for column 'f4' is not a dtype of torch"):
+        TorchCollate({"f4": dtype})
+
+
+def test_half_of_a_complex_column_is_not_dropped():
+    batch = {"c": np.array([1 + 2j], "c8")}
+    with pytest.raises(UnsupportedColumnError, match=r"column 'c' has dtype complex64, of which torch\.float32"):
+        TorchCollate({"c": "float32"})(batch)
+    assert TorchCollate({"c": "complex128"})(batch)["c"].item() == 1 + 2j
+
+
+def test_none_is_no_dtype_of_a_column():
+    with pytest.raises(OptionError, match="dtypes: None for column 'f4' is not a dtype"):
+        TorchCollate({"f4": None})
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="memory can be pinned here")
+def test_memory_is_pinned_for_an_accelerator_only():
+    with pytest.raises(OptionError, match="pin_memory=True: torch finds no accelerator"):
+        TorchCollate(pin_memory=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": -1},
+        {"batch_size": "16"},
+        {"batch_size": 2.5},
+        {"batch_size": None},
+        {"batch_size": True},
+        {"batch_size": 4, "prefetch_batches": -1},
+        {"batch_size": 4, "prefetch_batches": "a"},
+        {"batch_size": 4, "epoch": -1},
+    ],
+)
+def test_train_batches_takes_integers(options):
+    name = list(options)[-1]
+    with pytest.raises(OptionError, match=f"{name}=.*: expected an integer of [01] or more"):
+        train_batches("train", **{"epoch": 0, **options})
+
+
+@pytest.mark.parametrize("drop_last", ["no", 1, None])
+def test_train_batches_takes_a_flag(drop_last):
+    with pytest.raises(OptionError, match=r"drop_last=.*: expected True or False"):
+        train_batches("train", 0, batch_size=4, drop_last=drop_last)
+
+
+@pytest.mark.parametrize("name", [None, "", 3])
+def test_a_name_is_a_name(name):
+    with pytest.raises(OptionError, match=r"name=.*: expected the name of a dataset"):
+        train_batches(name, 0, batch_size=4)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_train_batches_is_of_a_training_loop(device):
+    with pytest.raises(OptionError, match=r"train_batches: expected to be called in the loop of a trainer"):
+        train_batches("train", 0, batch_size=4, device=device)
+
+
+def loop(config):
+    """Write what `train_batches` says of names and of what was not read by that name."""
+    said = []
+    for name in ("trian", "ours", "theirs"):
+        try:
+            list(train_batches(name, 0, batch_size=np.int64(4)))
+        except OptionError as exc:
+            said.append(str(exc))
+    Path(config["to"]).write_text(json.dumps(said))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_names_that_the_trainer_or_read_h5_do_not_have(signals, tmp_path):
+    ds = ray_h5.read_h5(signals, columns=["label"])
+    TorchTrainer(
+        loop,
+        train_loop_config={"to": str(tmp_path / "said.json")},
+        datasets={"train": ds, "ours": ds, "theirs": ray.data.range(8)},
+        dataset_config=ray_h5.data_config(datasets_to_split=[]),
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    ).fit()
+    misspelt, *unnamed = json.loads((tmp_path / "said.json").read_text())
+    assert "no dataset 'trian'. Did you mean 'train'?" in misspelt
+    for said, name in zip(unnamed, ("ours", "theirs"), strict=True):
+        assert f"TorchTrainer(datasets={{'{name}': read_h5(..., name='{name}')}})" in said
