@@ -198,10 +198,6 @@ class FileFacts:
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
-    def outline(self) -> FileFacts:
-        """Return these facts with values of which nothing is left but how many there are."""
-        return replace(self, values={spec: pa.nulls(len(array)) for spec, array in self.values.items()})
-
     def owned(self, known: FileFacts | None) -> FileFacts:
         """Return these facts with values that keep no memory but their own, but for those that `known` has."""
         there = {} if known is None else known.values

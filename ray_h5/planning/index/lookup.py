@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 
-from ray_h5.planning.index.cache import MEMORY, add, keep, note_kept, recall
+from ray_h5.planning.index.cache import MEMORY, get, put
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Question, Scope, learn
 from ray_h5.planning.index.sources import Origin
 
 logger = logging.getLogger(__name__)
 
-_GROUP_FILES = 64
+_BATCH_FILES = 64
 _THREADS = 8
 _HEAD_BYTES = 64 << 10
 _PROGRESS_S = 5.0
@@ -72,46 +72,48 @@ class Lookup:
 
     def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
         """Return the facts of each file; those known to this process are not looked up again, only kept."""
-        known = {path: facts for path in paths if (facts := self._in_memory(path, question)) is not None}
+        known: dict[str, FileFacts] = {}
+        progress = _Progress(len(paths))
+        for path in paths:
+            facts = MEMORY.get(path, self.scope)
+            if facts is not None and facts.answers(question):
+                self._store(facts)
+                known[path] = facts
+                progress.add(1)
         unknown = [path for path in paths if path not in known]
-        log = _Progress(len(paths))
-        if self.index_dir is not None:
-            for facts in known.values():
-                keep(facts, self.scope, self.index_dir)
-                log.add(1)
-        groups = [unknown[i : i + _GROUP_FILES] for i in range(0, len(unknown), _GROUP_FILES)]
+        batches = [unknown[i : i + _BATCH_FILES] for i in range(0, len(unknown), _BATCH_FILES)]
         work = partial(answer_files, question, self.scope, self.index_dir)
         specs: dict[ColumnFacts, ColumnFacts] = {}
         origins: dict[Origin, Origin] = {}
-        for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
+        for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
             for facts in answers:
                 # Equal facts of many files become one object.
                 shared = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
                 sources = tuple(origins.setdefault(each, each) for each in facts.origins)
                 known[facts.path] = replace(facts, columns=shared, origins=sources)
-                MEMORY.put(known[facts.path], self.scope)
-                if self.index_dir is not None:
-                    note_kept(known[facts.path], self.scope, self.index_dir)
-            log.add(len(answers))
+                MEMORY.put(known[facts.path], self.scope, self.index_dir)
+            progress.add(len(answers))
         return [known[path] for path in paths]
 
-    def _in_memory(self, path: str, question: Question) -> FileFacts | None:
-        facts = MEMORY.get(path, self.scope)
-        return facts if facts is not None and facts.answers(question) else None
+    def _store(self, facts: FileFacts) -> None:
+        """Have the index file hold what this process knows of a file: it may have been found without `index_dir`."""
+        if self.index_dir is not None and not MEMORY.is_stored(facts.path, self.scope, self.index_dir):
+            put(facts, get(facts.path, self.scope, self.index_dir), self.scope, self.index_dir)
+            MEMORY.put(facts, self.scope, self.index_dir)
 
 
 def answer_files(question: Question, scope: Scope, index_dir: str | None, paths: list[str]) -> list[FileFacts]:
-    """Find out about some files, in whichever process."""
+    """Return the facts of some files, found in whichever process this runs, and save them in `index_dir`."""
     found = []
     for path in paths:
-        kept = None if index_dir is None else recall(path, scope, index_dir)
+        stored = None if index_dir is None else get(path, scope, index_dir)
         facts = MEMORY.get(path, scope)
-        if kept is not None:
-            facts = kept if facts is None else kept.merged(facts)
+        if stored is not None:
+            facts = stored if facts is None else stored.merged(facts)
         if facts is None or not facts.answers(question):
             facts = learn(facts, path, question, scope)
         if index_dir is not None:
-            add(facts, kept, scope, index_dir)
+            put(facts, stored, scope, index_dir)
         found.append(facts)
     return found
 
