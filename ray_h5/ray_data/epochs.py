@@ -213,7 +213,7 @@ class Epochs:
         if setting is not None:
             remainder = self._obey(plan, setting, execution, seed)
         dataset = self.name or execution.dataset
-        logger.info("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.cut(plan).num_rows)
+        logger.info("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
         if self.name is not None and execution.iterates:
             in_order = context.execution_options.preserve_order
             why = why_no_position(self.name, plan, remainder.world_size, execution, context, self.rows_are_kept)

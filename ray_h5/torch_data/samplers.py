@@ -145,7 +145,7 @@ class EpochShuffleSampler(RankSampler):
         epoch = self._walk.epoch
         for start in range(self._walk.begin(), self.data_len, _WINDOW):
             stop = min(start + _WINDOW, self.data_len)
-            ranks = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
+            ranks = self._order.selected_indices(np.arange(start, stop, dtype=np.int64), epoch).tolist()
             for done, index in enumerate(ranks, start=start + 1):
                 self._walk.done = done
                 yield index
@@ -280,7 +280,7 @@ class OrderSampler(RankSampler):
         epoch, order = self._walk.epoch, self.order
         total = order.num_rows
         for positions in self._positions(self._walk.begin(share.world_size), total, share):
-            ranks = order.ranks(positions % max(total, 1), epoch).tolist()
+            ranks = order.selected_indices(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(ranks), self.stretch):
                 if len(ranks) - i >= least:
                     yield ranks[i : i + self.stretch]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import PredicateError
+from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.predicates.comparisons import at_least, at_most, equals, one_of
 
 
@@ -105,9 +106,9 @@ def row_mask() -> RowMask:
     return RowMask()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Criterion:
-    """What is wanted of one column, and the predicate that this is.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Criterion(ComparedByContent):
+    """What is wanted of one column, and the predicate for it.
 
     Attributes
     ----------
@@ -126,7 +127,7 @@ class Criterion:
 
     column: str
     wanted: Any
-    expression: pc.Expression = field(init=False)
+    expression: pc.Expression = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expression", _expression(self.column, self.wanted))

@@ -14,7 +14,8 @@ from ray_h5.hdf5.checks.changes import check_state
 from ray_h5.hdf5.layout import FileIdentity
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.plan import ReadPlan, by_file
+from ray_h5.planning.epoch.plan import ReadPlan
+from ray_h5.planning.epoch.reading import by_file
 from ray_h5.torch_data.reading.row_cache import RowCache, check_kept, fitting, is_as_kept, share_of
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 

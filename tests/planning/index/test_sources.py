@@ -12,7 +12,8 @@ import pytest
 
 from ray_h5.errors import MissingSourceError, SchemaMismatchError, StaleIndexError, UnknownColumnError
 from ray_h5.hdf5.layout import FileIdentity
-from ray_h5.planning.epoch.plan import make_plan, read_rows
+from ray_h5.planning.epoch.plan import make_plan
+from ray_h5.planning.epoch.reading import read_rows
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import MEMORY
 from ray_h5.planning.index.file_facts import Scope
