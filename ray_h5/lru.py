@@ -15,16 +15,16 @@ Value = TypeVar("Value")
 
 
 class LRU(Generic[Value]):
-    """The most recently used values, by their keys. After a fork, the cache of the child is empty.
+    """A mapping that keeps the most recently used values. After a fork, the cache of the child is empty.
 
     Parameters
     ----------
     max_items : int
-        How many values are kept.
+        The largest number of values.
     max_bytes : int, optional
-        How many bytes they may hold together.
+        The largest number of bytes of all values.
     nbytes : callable, optional
-        Returns the bytes that a value holds. It is called when the value is stored.
+        Returns the bytes of a value. It is called when the value is stored.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LRU(Generic[Value]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that the values hold."""
+        """Bytes of all values."""
         return self._state.value.total_bytes
 
     def get(self, key: Hashable) -> Value | None:
@@ -62,7 +62,7 @@ class LRU(Generic[Value]):
         self.update(key, lambda _: value)
 
     def update(self, key: Hashable, change: Callable[[Value | None], Value]) -> Value:
-        """Store, and return, what `change` makes of the value of a key; no other thread changes it meanwhile."""
+        """Replace the value of a key by what `change` returns for it, and return that. Other threads wait."""
         state = self._state.value
         with state.lock:
             known = state.items[key][0] if key in state.items else None
@@ -80,7 +80,7 @@ class LRU(Generic[Value]):
             return value
 
     def drop(self, key: Hashable, value: Value) -> None:
-        """Remove a value, unless the key has another one by now."""
+        """Remove a value, unless the key has another one now."""
         state = self._state.value
         with state.lock:
             if key in state.items and state.items[key][0] is value:

@@ -1,4 +1,4 @@
-"""Facts of files, kept: in memory for the process, and on disk if asked."""
+"""Facts of files in the memory of the process and, with `index_dir`, in index files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_FILES = 200_000
 _MAX_VALUE_BYTES = 1 << 30
 _MAX_BODY_BYTES = 4 << 30
 _PIECE_BYTES = 64 << 20
-"""A larger index file is gone through once, to see whether it is whole, before memory is taken for it."""
+"""The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
 
 _MAGIC = b"ray_h5ix"
 _VERSION = 5
@@ -127,24 +127,24 @@ def put(facts: FileFacts, stored: FileFacts | None, scope: Scope, index_dir: str
 
 
 def is_current(facts: FileFacts) -> bool:
-    """Whether the file, and those that its columns come from, are as they were."""
+    """Return whether the file, and those that its columns come from, did not change."""
     try:
         return all(identity_now(path) == identity for path, identity in ((facts.path, facts.identity), *facts.sources))
     except OSError:
-        return False  # opening it says what is wrong
+        return False  # opening the file reports what is wrong
 
 
 def check_index_dir(folder: PathLike) -> str:
-    """Make the folder; return its absolute path.
+    """Make the folder of an index, and return its absolute path.
 
     Raises
     ------
     OptionError
-        If nothing can be written there, or it is no path, or an empty one.
+        If it is no path, an empty one, or a folder in which nothing can be written.
     """
     if not isinstance(folder, (str, os.PathLike)):
         raise OptionError(f"index_dir={folder!r}: expected a folder, or None for none")
-    # It would be the current folder, and is more often a variable that was not set.
+    # An empty path is the current folder; more often it is a variable that was not set.
     if not folder:
         raise OptionError("index_dir='': expected a folder; '.' is the current one")
     folder = os.path.abspath(os.path.expanduser(folder))
@@ -160,17 +160,17 @@ def check_index_dir(folder: PathLike) -> str:
 
 @lru_cache(maxsize=1024)  # once a folder
 def _warn_of_others(folder: str) -> None:
-    """Say so if others can change what is kept in a folder: the rows that a predicate selects come from there."""
+    """Warn if others can change an index: its values decide which rows a predicate selects."""
     state = os.stat(folder)
     if state.st_mode & stat.S_IWOTH:
-        who = f"everybody can write there (mode {stat.S_IMODE(state.st_mode):o})"
+        why = f"everybody can write there (mode {stat.S_IMODE(state.st_mode):o})"
     elif state.st_uid not in {os.geteuid(), 0}:
-        who = f"it belongs to another user (uid {state.st_uid})"
+        why = f"it belongs to another user (uid {state.st_uid})"
     else:
         return
     logger.warning(
-        "index_dir=%r: %s, and who writes there decides which rows predicates select. Use a folder that only you, and "
-        "those whom you trust, can write to.", folder, who,
+        "index_dir=%r: %s. Its contents decide which rows predicates select. Use a folder in which only you, and "
+        "people whom you trust, can write.", folder, why,
     )  # fmt: skip
 
 
@@ -180,15 +180,17 @@ def save(facts: FileFacts, scope: Scope, index_dir: str) -> None:
     Raises
     ------
     OptionError
-        If it cannot be written; there is then the index file that there was before, or none.
+        If it cannot be written. The index file of before, if there was one, stays.
     """
     body = to_body(facts, _named(facts.path, scope))
     where = index_path(facts.path, scope, index_dir)
     if len(body) > _MAX_BODY_BYTES:
-        logger.warning("%s: not kept in index_dir: %d bytes, at most %d are", facts.path, len(body), _MAX_BODY_BYTES)
+        logger.warning(
+            "%s: not stored in index_dir: %d bytes, expected at most %d", facts.path, len(body), _MAX_BODY_BYTES
+        )
         return
     with contextlib.suppress(OSError):
-        Path(where).rmdir()  # if it is a folder, and there is nothing in it
+        Path(where).rmdir()  # if it is an empty folder
     try:
         with written_whole(where) as file:
             file.write(_HEADER.pack(_MAGIC, _VERSION, len(body), _checksum([body])))
@@ -200,7 +202,7 @@ def save(facts: FileFacts, scope: Scope, index_dir: str) -> None:
 
 
 def load(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
-    """Return what an index file says, or None if there is none that can be trusted."""
+    """Return what an index file says; None if there is none, or it cannot be trusted."""
     where = index_path(path, scope, index_dir)
     try:
         with open(where, "rb", opener=_open_at_once) as file:
@@ -213,15 +215,15 @@ def load(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
 
 
 def _open_at_once(where: str, flags: int) -> int:
-    # A pipe by that name would keep a plain open waiting for its writer.
+    # O_NONBLOCK: if the path is a pipe, a plain open would wait for its writer.
     return os.open(where, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _checked_body(file: BinaryIO, index_dir: str) -> memoryview:
-    """Return the body of an index file. No memory is taken for it before its size, and what it says, are right."""
+    """Return the body of an index file. No memory is taken for it before its size and header are checked."""
     state, folder = os.fstat(file.fileno()), os.stat(index_dir)
     if not stat.S_ISREG(state.st_mode):
-        raise ValueError("it is a pipe or a device, and no file")
+        raise ValueError("expected a file, found a pipe or a device")
     if folder.st_mode & stat.S_IWOTH and state.st_uid not in {os.geteuid(), folder.st_uid, 0}:
         raise ValueError(f"another user put it there (uid {state.st_uid}), in a folder that everybody can write to")
     header = file.read(_HEADER.size)
@@ -229,9 +231,9 @@ def _checked_body(file: BinaryIO, index_dir: str) -> memoryview:
         raise ValueError("it is cut short")
     magic, version, length, checksum = _HEADER.unpack(header)
     if magic != _MAGIC or version != _VERSION:
-        raise ValueError("it is of another kind or version")
+        raise ValueError("it has another format or version")
     if length != state.st_size - _HEADER.size or length > _MAX_BODY_BYTES:
-        raise ValueError(f"it has {state.st_size} bytes, and says {length}; at most {_MAX_BODY_BYTES} are read")
+        raise ValueError(f"it has {state.st_size} bytes, its header says {length}; at most {_MAX_BODY_BYTES} are read")
     if length > _PIECE_BYTES and _checksum(iter(partial(file.read, _PIECE_BYTES), b"")) != checksum:
         raise ValueError("its checksum is wrong")
     file.seek(_HEADER.size)
@@ -242,7 +244,7 @@ def _checked_body(file: BinaryIO, index_dir: str) -> memoryview:
 
 
 def index_path(path: str, scope: Scope, index_dir: str) -> str:
-    """Return where the index file of a data file lies."""
+    """Return the path of the index file of a data file."""
     name = hashlib.blake2b(json.dumps(_named(path, scope)).encode("utf-8", "surrogateescape"), digest_size=16)
     return os.path.join(index_dir, f"{name.hexdigest()}.h5index")
 
@@ -253,11 +255,11 @@ def _state_of_index(path: str, scope: Scope, index_dir: str) -> dict[str, FileId
     try:
         return {where: FileIdentity.of(os.stat(where))}
     except OSError:
-        return {}  # writing it says what is wrong
+        return {}  # writing it reports what is wrong
 
 
 def _distrust(where: str, why: str) -> None:
-    logger.warning("%s: not used, and made anew: %s", where, why)
+    logger.warning("%s: not used, and made again: %s", where, why)
 
 
 def _named(path: str, scope: Scope) -> list[Any]:

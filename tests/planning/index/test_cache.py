@@ -383,7 +383,7 @@ def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil)
         record.message for record in caplog.records
     ]
     assert len(caplog.records) == 1, caplog.text
-    assert "not used, and made anew" in caplog.text
+    assert "not used, and made again" in caplog.text
     assert set(opened) == {files[0]}
     assert path.read_bytes() == whole
     assert len(index_files(folder)) == 5
@@ -418,7 +418,7 @@ def test_what_an_index_says_wrongly_is_told_of_it(tmp_path, files, part, value, 
     if cast:
         says = "planned as"
     for _ in range(2):
-        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*index_dir keeps of it is wrong"):
+        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*entry in index_dir is wrong"):
             dataset[0]
 
 
@@ -434,7 +434,7 @@ def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, ro
     resealed(Path(cache.index_path(files[0], Scope(), folder)), set_in("columns", 0, 1, value=rows))
     MEMORY.clear()
     options = {"columns": ["signal"], "predicate": predicate, "index_dir": folder}
-    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* index_dir keeps of it is wrong"):
+    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* entry in index_dir is wrong"):
         plan_files(files[:1], **options)
     # It is wrong in the memory of the process by then; a new one reads what was made again.
     MEMORY.clear()
@@ -470,7 +470,7 @@ def test_an_index_that_would_be_too_large_is_not_kept(files, tmp_path, monkeypat
     monkeypatch.setattr(cache, "_MAX_BODY_BYTES", 100)
     assert planned(files, str(tmp_path / "index"))["selection"] == [1, 4, 7]
     assert index_files(tmp_path / "index") == []
-    assert f"{files[0]}: not kept in index_dir" in caplog.text
+    assert f"{files[0]}: not stored in index_dir" in caplog.text
 
 
 @pytest.mark.parametrize(

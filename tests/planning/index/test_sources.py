@@ -21,7 +21,7 @@ from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.row_index import build_index
 from ray_h5.planning.index.select import select
 from ray_h5.planning.index.sources import Origin, SourceTable
-from ray_h5.planning.kfold import fold_groups, fold_predicates
+from ray_h5.planning.kfold import fold_predicates, fold_values
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, virtual_name, where
 from tests.planning.kit import plan_files
 
@@ -364,7 +364,7 @@ def test_folds_of_a_source_that_changes_amid_them(tmp_path):
     index = files.index(["x"])
     write(tmp_path / "s.h5", x=ROWS + 1)
     with pytest.raises(StaleIndexError, match=r"column 'x' leads to .*s\.h5, which changed"):
-        fold_groups(index, 2, "x", None, 0)
+        fold_values(index, 2, "x", None, 0)
 
 
 def test_many_files_of_one_source_hold_it_once(tmp_path):
