@@ -1,7 +1,6 @@
 """Train from HDF5 files with Ray Data.
 
-Names are looked up when they are first used: importing this package imports neither ray, torch
-nor h5py.
+Names are imported when they are first used: ``import ray_h5`` imports neither ray, torch nor h5py.
 """
 
 from __future__ import annotations

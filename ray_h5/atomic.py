@@ -1,4 +1,4 @@
-"""Files that are written whole, or not at all."""
+"""Files that are written completely, or not at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["written_whole"]
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a file to write to: it gets its name when it is complete, and is gone where that fails."""
-    # Of a name that no thread or host has too, and of the usual mode: others may share the folder.
+    """Yield a file to write to. It gets its name when it is complete; if writing fails, it is removed."""
+    # A random name: other threads and hosts may write to the same folder.
     temporary = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:

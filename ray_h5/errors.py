@@ -1,8 +1,8 @@
 """Every error that ray_h5 raises on purpose.
 
-Each leaf is a `RayH5Error` and also the builtin that a Python programmer would expect in its
-place, so that ``except FileNotFoundError`` and ``except RayH5Error`` both work. A leaf takes one
-message and nothing else: that is what keeps it whole on its way out of a Ray task.
+Each leaf is a `RayH5Error` and also the builtin error that a Python programmer expects: both ``except
+FileNotFoundError`` and ``except RayH5Error`` work. A leaf takes one message and nothing else, so that it can be
+pickled: Ray sends it from a task to the driver.
 """
 
 from ray_h5.messages import printable
@@ -43,8 +43,8 @@ __all__ = [
 class RayH5Error(Exception):
     """Base of all errors of this package.
 
-    Messages hold names that come from files. What a terminal would take for a command is escaped in them; they may
-    have several lines.
+    Messages contain names that come from files. Characters that a terminal would obey are escaped. A message may have
+    several lines.
     """
 
     def __init__(self, *args: object) -> None:
@@ -58,7 +58,7 @@ class OptionError(RayH5Error, ValueError):
 
 
 class UnknownOptionError(OptionError, TypeError):
-    """An argument has a name that is not among those there are."""
+    """An argument has an unknown name."""
 
 
 class NotFoundError(RayH5Error, FileNotFoundError):
@@ -66,7 +66,7 @@ class NotFoundError(RayH5Error, FileNotFoundError):
 
 
 class NotReadableError(RayH5Error, PermissionError):
-    """A path exists, but this process may not read it."""
+    """A path exists, but this process has no permission to read it."""
 
 
 class NotHDF5Error(RayH5Error, OSError):
@@ -74,11 +74,11 @@ class NotHDF5Error(RayH5Error, OSError):
 
 
 class ReadFailedError(RayH5Error, OSError):
-    """The operating system cannot read a file, for a reason that will not pass by itself."""
+    """The operating system cannot read a file, and to try again does not help."""
 
 
 class TruncatedFileError(RayH5Error, OSError):
-    """A file is shorter than it says, or than it was."""
+    """A file is shorter than its header says, or than it was."""
 
 
 class CorruptFileError(RayH5Error, OSError):
@@ -86,7 +86,7 @@ class CorruptFileError(RayH5Error, OSError):
 
 
 class CorruptChunkError(RayH5Error, OSError):
-    """One chunk does not decode to what its column declares."""
+    """A chunk does not decode to the size and type that its column declares."""
 
 
 class WriterActiveError(RayH5Error, BlockingIOError):
@@ -94,7 +94,7 @@ class WriterActiveError(RayH5Error, BlockingIOError):
 
 
 class TransientIOError(RayH5Error, OSError):
-    """Reading failed with an error that usually passes, and did not pass within the retries."""
+    """Reading failed with an error that usually is temporary, and all retries failed too."""
 
 
 class StaleIndexError(RayH5Error, RuntimeError):
@@ -106,9 +106,9 @@ class SchemaMismatchError(RayH5Error, ValueError):
 
 
 class UnknownColumnError(SchemaMismatchError, KeyError):
-    """A column that was asked for is in no file."""
+    """No file has a column that was asked for."""
 
-    # KeyError prints the repr of its argument, which turns a message of several lines into one.
+    # KeyError prints the repr of its argument: a message of several lines would become one.
     __str__ = Exception.__str__
 
 
@@ -116,7 +116,7 @@ class UnsupportedColumnError(RayH5Error, TypeError):
     """A column exists, but its type or shape cannot be read as rows."""
 
     has_rows = True
-    """False for what describes the rows of others: a single value, nothing, or references."""
+    """False for single values, empty datasets and references, which are no columns of rows."""
 
 
 class CodecUnavailableError(RayH5Error, ImportError):
@@ -128,11 +128,11 @@ class ExternalDataError(RayH5Error, PermissionError):
 
 
 class MissingSourceError(RayH5Error, FileNotFoundError):
-    """A link, virtual dataset or external storage leads to something that is not there."""
+    """A link, virtual dataset or external storage leads to something that does not exist."""
 
 
 class PositionError(RayH5Error, ValueError):
-    """A position in an epoch is of other data, or of another order."""
+    """A position in an epoch belongs to other data, or to another order."""
 
 
 class PredicateError(RayH5Error, ValueError):
@@ -140,19 +140,19 @@ class PredicateError(RayH5Error, ValueError):
 
 
 class RowIndexError(RayH5Error, IndexError):
-    """A row number lies outside the file."""
+    """A row number is outside the file."""
 
 
 class OutOfMemoryError(RayH5Error, MemoryError):
-    """Rows take more memory than this process can have."""
+    """Rows need more memory than this process can get."""
 
 
 class ConstantColumnError(RayH5Error, ValueError):
-    """A column, or a part of it that is scaled by itself, has one value only, so its deviation is 0."""
+    """A column, or an element that is scaled separately, has one value only: its deviation is 0."""
 
 
 class MaskTooLargeError(RayH5Error, ValueError):
-    """A mask may be wider than the axis that it lies on."""
+    """A mask may be wider than its axis."""
 
 
 class MissingDependencyError(RayH5Error, ImportError):
@@ -160,7 +160,7 @@ class MissingDependencyError(RayH5Error, ImportError):
 
 
 class MissingRowKeyError(RayH5Error, KeyError):
-    """A batch lacks the keys that its augmentation is made from."""
+    """A batch lacks the row keys that seed its augmentation."""
 
     __str__ = Exception.__str__
 

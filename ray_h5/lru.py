@@ -15,16 +15,16 @@ Value = TypeVar("Value")
 
 
 class LRU(Generic[Value]):
-    """The most recently used values, by their keys. After a fork, the cache of the child is empty.
+    """A mapping that keeps the most recently used values. After a fork, the cache of the child is empty.
 
     Parameters
     ----------
     max_items : int
-        How many values are kept. It may be changed; the next `put` applies it.
+        The largest number of values. It may be changed; the next `put` applies it.
     max_bytes : int, optional
-        How many bytes they may hold together. It may be changed, too.
+        The largest number of bytes of all values. It may be changed, too.
     nbytes : callable, optional
-        Returns the bytes that a value holds. It is called each time the value is stored.
+        Returns the bytes of a value. It is called each time the value is stored.
     keeps_last : bool
         Whether the value that was stored last stays even if it alone holds more than `max_bytes`.
     """
@@ -51,7 +51,7 @@ class LRU(Generic[Value]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that the values hold."""
+        """Bytes of all values."""
         return self._state.value.total_bytes
 
     def get(self, key: Hashable) -> Value | None:
@@ -74,7 +74,7 @@ class LRU(Generic[Value]):
         self.update(key, lambda _: value)
 
     def update(self, key: Hashable, change: Callable[[Value | None], Value]) -> Value:
-        """Store, and return, what `change` makes of the value of a key; no other thread changes it meanwhile."""
+        """Replace the value of a key by what `change` returns for it, and return that. Other threads wait."""
         state = self._state.value
         with state.lock:
             known = state.items[key][0] if key in state.items else None
@@ -99,7 +99,7 @@ class LRU(Generic[Value]):
             state.remove(next(iter(state.items)))
 
     def drop(self, key: Hashable, value: Value) -> None:
-        """Remove a value, unless the key has another one by now."""
+        """Remove a value, unless the key has another one now."""
         state = self._state.value
         with state.lock:
             if key in state.items and state.items[key][0] is value:

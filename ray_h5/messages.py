@@ -1,4 +1,4 @@
-"""Names and lists in messages."""
+"""Names and lists in messages: short, and safe to print."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _MAX_LISTED = 10
 
 
 def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
-    """Return the first of some names, for a message of any number of them."""
+    """Return the first of some names, and how many more there are."""
     shown = ", ".join(printable(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
-    """Return what an error says of columns that are not among `names`."""
+    """Return the text of an error about columns that are not in `names`."""
     return f"no column {', '.join(map(repr, missing))}.{near_names(missing[0], names)}"
 
 
@@ -30,5 +30,5 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` without what a terminal would take for a command, and what cannot be written as UTF-8."""
+    """Return `text` with escapes for characters that a terminal would obey, or that cannot be written as UTF-8."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -1,4 +1,4 @@
-"""What options, and numbers in checkpoints, may be: Python's and numpy's numbers, or an error that names them."""
+"""Checks of numbers in options and checkpoints: numbers of Python or numpy, or an error with the name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["as_integer", "check_count", "is_integer", "is_number"]
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Tell whether `value` is an integer, which a bool is not."""
+    """Return whether `value` is an integer; a bool is none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Tell whether `value` is a real number that a float can be, NaN and infinity among them; a bool is not one."""
+    """Return whether `value` is a real number that fits a float, NaN and infinity included; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -27,12 +27,12 @@ def is_number(value: object) -> bool:
 
 
 def as_integer(name: str, value: object, least: int | None = None, *, instead: str = "") -> int:
-    """Return an option as Python's integer, which JSON and Ray take.
+    """Return an option as an integer of Python, which JSON and Ray accept.
 
     Raises
     ------
     OptionError
-        If it is no integer, or less than `least`; `instead` is what else there is to say.
+        If it is no integer, or less than `least`. `instead` is appended to the message.
     """
     if not is_integer(value) or (least is not None and value < least):
         bound = "" if least is None else f" of {least} or more"
@@ -41,6 +41,6 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
 
 
 def check_count(what: str, value: object, least: int) -> None:
-    """Raise a PositionError unless what a position holds is an integer of at least `least`."""
+    """Raise a PositionError unless a value in a position is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PositionError(f"{what}={value!r}: expected an integer of {least} or more")

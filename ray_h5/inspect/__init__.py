@@ -51,7 +51,7 @@ def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
 
     return FileOptions.of(
         arguments.paths,
-        arguments.group,
+        group=arguments.group,
         allow_external=arguments.allow_external,
         file_extensions=arguments.file_extensions or DEFAULT_EXTENSIONS,
         ignore_missing_paths=arguments.ignore_missing_paths,

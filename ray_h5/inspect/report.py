@@ -11,8 +11,9 @@ from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
+from ray_h5.planning.epoch.blocks import choose_block_rows
 from ray_h5.planning.epoch.cost import shuffle_effect
-from ray_h5.planning.epoch.plan import choose_block_rows, make_plan
+from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import as_shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.file_facts import Scope

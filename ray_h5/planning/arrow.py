@@ -1,4 +1,4 @@
-"""numpy's values -> Arrow's, for columns that hold one value a row; without a copy where both agree."""
+"""numpy arrays -> Arrow arrays, for columns with one value a row. Nothing is copied where the layouts agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def as_real(array: np.ndarray) -> np.ndarray:
 
 
 def arrow_type(dtype: np.dtype) -> pa.DataType:
-    """Return the Arrow type of a numpy type; object stands for strings, an axis for a list of fixed size."""
+    """Return the Arrow type of a numpy type. Objects are strings; an axis is a list of fixed size."""
     if dtype.subdtype is not None:
         element, shape = dtype.subdtype
         found = arrow_type(element)
@@ -36,7 +36,7 @@ def arrow_type(dtype: np.dtype) -> pa.DataType:
 
 
 def large_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the same values in a column that may hold more than 2 GiB of strings."""
+    """Return the type of the same values with 64-bit offsets, for columns with more than 2 GiB of strings."""
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(large_type(field.type)) for field in type_])
     if pa.types.is_fixed_size_list(type_):
@@ -45,12 +45,12 @@ def large_type(type_: pa.DataType) -> pa.DataType:
 
 
 def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
-    """Return `array` (its first axis are the rows) as an Arrow array of type `type_`.
+    """Return `array`, whose first axis is the rows, as an Arrow array of type `type_`.
 
     Raises
     ------
     pyarrow.ArrowInvalid
-        If bytes that are to be a string are not UTF-8.
+        If a string is not UTF-8.
     """
     if pa.types.is_struct(type_):
         parts = [to_arrow(array[field.name], field.type) for field in type_]

@@ -1,4 +1,4 @@
-"""What a user says of files, the same wherever files are read -> which they are, and how they are opened."""
+"""Options that say which files are read and how they are opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ray_h5.planning.schema import Cast
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Which files, how they are opened, and what becomes of their columns.
+    """Which files are read, how they are opened, and the casts of their columns.
 
     Attributes
     ----------
@@ -25,11 +25,11 @@ class FileOptions:
     scope : Scope
         How they are opened.
     index_dir : str, optional
-        A folder that keeps what is found out about them.
+        The folder of their index files.
     cast : Cast
-        What becomes of columns while they are read.
+        The casts while columns are read.
     local_only : bool
-        Whether only this node has them.
+        Whether only this node has the files.
     """
 
     paths: Sequence[str]
@@ -42,6 +42,7 @@ class FileOptions:
     def of(
         cls,
         paths: PathLike | Sequence[PathLike],
+        *,
         group: str = "/",
         dtypes: Mapping[str, object] | None = None,
         allow_external: PathLike | Sequence[PathLike] = (),
@@ -51,12 +52,12 @@ class FileOptions:
         ignore_missing_paths: bool = False,
         threads: int = 1,
     ) -> FileOptions:
-        """Return what a user's arguments mean; they are those of `read_h5`.
+        """Check arguments of `read_h5`, and return the options that they stand for.
 
         Raises
         ------
         NotFoundError, NotReadableError, OptionError
-            If there are no such files, or an argument means nothing.
+            If there are no such files, or an argument has a value that cannot be used.
         """
         given = list_paths(paths)
         if not isinstance(group, str):
@@ -69,6 +70,6 @@ class FileOptions:
         return cls(files, scope, folder, Cast(dict(dtypes or {})), is_local_only(given))
 
     def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
-        """Return the index of some columns, or of all; `spread` does the work unless only this node has the files."""
+        """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
         lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
         return build_index(self.paths, columns, lookup, self.cast)

@@ -1,4 +1,4 @@
-"""Splits for cross-validation, whose groups never straddle."""
+"""Splits for cross-validation. Rows with one value of a column stay together."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ def fold_predicates(
     where: Callable[..., Any],
     spread: Spread = read_ahead,
 ) -> list[tuple[Any, Any]]:
-    """Return for each of `k` folds what to train on and what to validate on; see `fold_groups`.
+    """Return for each of `k` folds the predicates of training and validation; see `fold_values`.
 
     Raises
     ------
     OptionError
-        As `fold_groups` does, or if `group` is no name.
+        As `fold_values` does, or if `group` is no name.
     SchemaMismatchError
-        If files lack a column; where it is `stratify`, which has a default, the message says what to pass.
+        If files lack a column. If it is `stratify`, which has a default, the message says what to pass.
     """
     if not isinstance(group, str):
-        raise OptionError(f"kfold: group={group!r}: expected the name of a column; its values tell what stays together")
-    folds = fold_groups(_index_of(files, group, stratify, spread), k, group, stratify, seed)
+        raise OptionError(
+            f"kfold: group={group!r}: expected the name of a column: rows with one value of it stay together"
+        )
+    folds = fold_values(_index_of(files, group, stratify, spread), k, group, stratify, seed)
     return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
 
 
@@ -51,15 +53,15 @@ def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spre
     try:
         return files.index([group, stratify], spread)
     except SchemaMismatchError as exc:
-        files.index([group], spread)  # raises, if it is this one
+        files.index([group], spread)  # raises if `group` is the missing column
         raise type(exc)(
-            f"kfold: stratify={stratify!r}, by whose values each fold is to be like the others: {exc} For kfold: pass "
-            "stratify=None, or the name of a column that all of these files have."
+            f"kfold: stratify={stratify!r}: {exc} For kfold: pass stratify=None, or the name of a column that all of "
+            "these files have."
         ) from exc
 
 
-def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
-    """Return for each of `k` folds the groups to train on and those to validate on.
+def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
+    """Return for each of `k` folds the values to train on and those to validate on.
 
     Parameters
     ----------
@@ -68,9 +70,9 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     k : int
         Folds, 2 or more.
     group : str
-        A scalar column: rows of one value stay together, such as those of a patient.
+        A scalar column. Rows with one value of it, such as those of a patient, stay together.
     stratify : str, optional
-        A scalar column whose values each fold has in about the same shares.
+        A scalar column. Each fold has about the same shares of its values.
     seed : int
         Draws the folds.
 
@@ -82,10 +84,10 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     Raises
     ------
     OptionError
-        If there are fewer groups than folds, or a row belongs to none; or too few to stratify them.
+        If there are fewer values than folds, a value is missing, or there are too few values to stratify.
     """
     k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
-    if seed >= 2**32:  # which is as much as scikit-learn takes
+    if seed >= 2**32:  # the limit of scikit-learn
         raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
     names = [group] if stratify is None else [group, stratify]
     columns = index.look_up(names)
@@ -99,7 +101,8 @@ def fold_groups(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
     if not all(len(test) for _, test in folds):
         raise OptionError(
-            f"kfold: k={k}: {len(values)} groups are too few for {k} folds of like shares of {stratify!r}"
+            f"kfold: k={k}: {len(values)} values of {group!r} are too few for {k} folds with equal shares of "
+            f"{stratify!r}"
         )
     return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
 
@@ -108,7 +111,7 @@ def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
     """Return the different values of a column, and the number of the value of each row."""
     kind = comparable_type(column.type)
     if pa.types.is_floating(kind):
-        column = pc.add(column.cast(kind), pa.scalar(0, kind))  # -0.0 becomes 0.0, which `where` takes for the same
+        column = pc.add(column.cast(kind), pa.scalar(0, kind))  # -0.0 becomes 0.0: `where` does not distinguish them
     try:
         encoded = column.dictionary_encode()
     except pa.ArrowNotImplementedError as exc:
@@ -127,7 +130,7 @@ def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> S
         return list(GroupKFold(k, shuffle=True, random_state=seed).split(rows, groups=codes))
     splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        # That a class has fewer rows than folds is no error: some folds then lack it.
+        # A class with fewer rows than folds is no error: some folds lack it.
         warnings.simplefilter("ignore", UserWarning)
         try:
             return list(splitter.split(rows, np.unique(labels, return_inverse=True)[1], codes))

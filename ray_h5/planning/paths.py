@@ -1,36 +1,35 @@
-"""What a user writes for `paths` -> the files, in order."""
+"""`paths` as a user writes them -> the files, in order."""
 
 from __future__ import annotations
 
-import functools
 import glob
-import heapq
-import itertools
-import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.storage.listing import Listed, each_once, matches, natural_key, walk
 from ray_h5.storage.local import PathLike, absolute_path
+
+__all__ = ["DEFAULT_EXTENSIONS", "PathLike", "expand_paths", "is_local_only", "list_paths", "natural_key"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def local_root(filesystem: Any) -> str:
-    """Return what relative paths start from; nothing for the folder of the process."""
+    """Return the folder that relative paths start from; an empty path for the current folder."""
     if filesystem is None or isinstance(filesystem, LocalFileSystem):
         return ""
     if isinstance(filesystem, SubTreeFileSystem):
         return _below(local_root(filesystem.base_fs), filesystem.base_path)
     if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):
         return local_root(filesystem.handler.fs)
-    protocols = getattr(filesystem, "protocol", ())  # fsspec's name of itself, or a tuple of them
+    protocols = getattr(filesystem, "protocol", ())  # of fsspec: a name, or a tuple of names
     protocols = [protocols] if isinstance(protocols, str) else protocols
     if "file" in protocols:
         return ""
@@ -47,7 +46,7 @@ def _below(root: str, folder: str) -> str:
 
 
 def spellings(path: PathLike) -> list[str]:
-    """Return the path that is meant; of a URI with escapes also what they stand for, should there be nothing else."""
+    """Return the paths that a user may mean, most likely first: %41 in a URI may be an escape, or part of the name."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise OptionError(f"paths: expected str or path-like, found {text!r}")
@@ -68,27 +67,10 @@ def spellings(path: PathLike) -> list[str]:
     return [os.path.expanduser(each) for each in (text, *unescaped)]
 
 
-__all__ = ["DEFAULT_EXTENSIONS", "NaturalKey", "PathLike", "expand_paths", "is_local_only", "list_paths", "natural_key"]
-
-
-logger = logging.getLogger(__name__)
-
-
 DEFAULT_EXTENSIONS = ("h5", "hdf5")
 
 
 _MAX_LISTED = 20
-
-
-NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
-
-
-class _Found(NamedTuple):
-    """A file or folder: the path by which it was found, the one that passes no link, and whether any ending will do."""
-
-    path: str
-    real: str
-    chosen: bool = False
 
 
 def expand_paths(
@@ -97,25 +79,24 @@ def expand_paths(
     ignore_missing_paths: bool = False,
     filesystem: object = None,
 ) -> list[str]:
-    """Return the files that `paths` stands for.
+    """Return the files that `paths` names.
 
     Parameters
     ----------
     paths : str, path-like, or a sequence of them
-        Files, directories (searched to the bottom) and globs. Neither finds hidden files, such as
-        the ``._run.h5`` that some systems leave beside a file, or follows a symbolic link to a
-        folder that it lies in. What one directory or glob holds under several names, through
-        symbolic links to files or folders, is taken once: by the name that passes the fewest
-        links, and of these by the first in order. Beside ``run5``, ``latest -> run5`` adds
-        nothing. Hard links are files of their own, and so are two names that are both given.
+        Files, directories (searched with all below them) and globs. Directories and globs leave out hidden files, such
+        as the ``._run.h5`` that some systems write beside a file. They do not follow a symbolic link to a folder that
+        contains it. A file that one directory or glob has under several names, because of symbolic links, is taken
+        once: under the name that passes the fewest links; of these, the first in order. Beside ``run5``, ``latest ->
+        run5`` adds nothing. Hard links are files of their own. So are two names that are both given.
     file_extensions : sequence of str, optional
-        Endings of the files to take from directories and globs; None takes all. A file that is
-        named itself is always taken. So is, unless endings are given, what a glob matches that
-        names one itself, such as ``*.nc``.
+        Endings of the files to take from directories and globs; None takes all. A file that is named itself is always
+        taken. A glob that ends in an extension, such as ``*.nc``, also takes the files that it matches, unless other
+        endings than the default ones are given.
     ignore_missing_paths : bool
-        Leave out what does not exist, as long as something is left.
+        Leave out paths that do not exist, if at least one file is left.
     filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one, whose root relative paths then start from.
+        A local one, or a subtree of a local one. Relative paths start from its root.
 
     Returns
     -------
@@ -125,56 +106,51 @@ def expand_paths(
     Raises
     ------
     NotFoundError
-        Listing every path that does not exist, or where nothing is found at all.
+        With every path that does not exist; or if no file is found.
     NotReadableError
-        If a directory cannot be listed. One below it that cannot is left out, with a warning in the log.
+        If a directory cannot be listed. A folder below it that cannot is left out, with a warning.
     OptionError
-        If an argument is of another kind than said above.
+        If an argument has a value that cannot be used.
     """
     given = list_paths(paths)
     _check_extensions(file_extensions)
-    # The tuple of the default itself: an equal one of the user's own is an answer, and holds for globs too.
-    unsaid = file_extensions is DEFAULT_EXTENSIONS
+    # `*.nc` says which ending is wanted. Endings that the user chose are more explicit.
+    by_glob = _endings(file_extensions) == _endings(DEFAULT_EXTENSIONS)
     found: set[str] = set()
     missing: list[str] = []
-    passed_over = 0
+    other_endings = 0
     root = local_root(filesystem)
     for path in given:
         spelt = [os.path.join(root, each) for each in spellings(path)]
-        looked_for = (_candidates(each, unsaid) for each in spelt)
-        files = next((each for each in looked_for if each is not None), None)
+        candidates = (_candidates(each, by_glob) for each in spelt)
+        files = next((each for each in candidates if each is not None), None)
         if files is None:
             missing.append(spelt[0])
             continue
-        taken = [file for file in files if file.chosen or _has_extension(file.path, file_extensions)]
-        passed_over += len(files) - len(taken)
-        found.update(absolute_path(path) for path in _each_once(taken))
+        named, others = files
+        taken = [*named, *(file for file in others if _has_extension(file.path, file_extensions))]
+        other_endings += len(named) + len(others) - len(taken)
+        found.update(map(absolute_path, each_once(taken)))
     if missing and not ignore_missing_paths:
         raise NotFoundError(_list_missing(missing))
     if not found:
-        raise NotFoundError(_say_nothing_found(given, passed_over, file_extensions, missing))
+        raise NotFoundError(_say_nothing_found(given, other_endings, file_extensions, missing))
     return sorted(found, key=natural_key)
 
 
-def natural_key(path: str) -> NaturalKey:
-    """Return a sort key under which numbers inside a path compare by value."""
-    parts = re.split(r"([0-9]+)", path)
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part), path
-
-
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
-    """Tell whether a path says, with ``local://``, that only the driver's node has the file."""
+    """Return whether a path begins with ``local://``: only the node of the driver has the file."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     return any(os.fspath(each).lower().startswith("local://") for each in given)
 
 
 def list_paths(paths: object) -> list[PathLike]:
-    """Return what `paths` names, one by one; an iterator, such as of ``Path.glob``, is used up by it.
+    """Return the paths one by one. This uses up an iterator, such as the one of ``Path.glob``.
 
     Raises
     ------
     OptionError
-        If that is nothing, or something else than paths.
+        If there is none, or one is no path.
     """
     single = isinstance(paths, (str, os.PathLike))
     if not single and not (isinstance(paths, Iterable) and not isinstance(paths, bytes)):
@@ -191,7 +167,7 @@ def list_paths(paths: object) -> list[PathLike]:
 
 def _check_extensions(extensions: object) -> None:
     if isinstance(extensions, str):
-        # Its letters would be endings one by one, and would match files that are none of HDF5.
+        # Each letter would be an ending.
         raise OptionError(
             f"file_extensions={extensions!r}: expected a list of endings, found one; write "
             f"file_extensions=[{extensions!r}]"
@@ -208,11 +184,10 @@ def _is_ending(given: object) -> bool:
     return isinstance(given, str) and given.strip(".") != ""
 
 
-def _candidates(path: str, by_glob: bool) -> list[_Found] | None:
-    """Return the files at `path`, or None if there is nothing.
+def _candidates(path: str, by_glob: bool) -> tuple[list[Listed], list[Listed]] | None:
+    """Return the files at `path` that are taken with any ending, and the others; None if there is nothing.
 
-    One is chosen, whatever its ending, where it is named itself, and if `by_glob` also where a glob that
-    names an extension matches it.
+    The former are named themselves or, if `by_glob`, match a glob that ends in an extension.
     """
     if os.path.isdir(path):
         try:
@@ -221,11 +196,13 @@ def _candidates(path: str, by_glob: bool) -> list[_Found] | None:
             raise NotReadableError(
                 f"{path}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
             ) from exc
-        return list(_walk([path]))
+        return [], list(walk([path]))
     if os.path.lexists(path):
-        return [_Found(path, path, chosen=True)]
+        return [Listed(path, path)], []
     if glob.has_magic(path):
-        return _globbed(path, by_glob and _names_extension(path)) or None
+        matched, below = matches(path)
+        if matched or below:
+            return (matched, below) if by_glob and _names_extension(path) else ([], [*matched, *below])
     return None
 
 
@@ -234,112 +211,13 @@ def _names_extension(pattern: str) -> bool:
     return len(extension) > 1 and not glob.has_magic(extension)
 
 
-def _globbed(pattern: str, chosen: bool) -> list[_Found]:
-    real = functools.cache(os.path.realpath)
-    files: list[_Found] = []
-    folders: list[str] = []
-    for each in _matched(pattern):
-        if not os.path.isdir(each):
-            parent, name = os.path.split(each)
-            where = real(each) if Path(each).is_symlink() else os.path.join(real(parent), name)
-            files.append(_Found(each, where, chosen))
-        elif not (glob.has_magic(os.path.basename(pattern)) and _leads_up(each)):
-            folders.append(each)
-    return [*files, *_walk(folders)]
-
-
-def _matched(pattern: str) -> list[str]:
-    """Return what a glob matches.
-
-    The standard library's ``**`` follows links that lead up, over and over: two of them are enough for it
-    never to end.
-    """
-    parts = Path(pattern).parts
-    if "**" not in parts:
-        return glob.glob(pattern)
-    at = parts.index("**")
-    tops, below = glob.glob(str(Path(*parts[:at]))), parts[at + 1 :]
-    if not below:
-        return [file.path for file in _walk(tops)]
-    return [path for folder, _ in _descend(tops) for path in _matched(os.path.join(glob.escape(folder.path), *below))]
-
-
-def _walk(tops: Iterable[str]) -> Iterator[_Found]:
-    for folder, entries in _descend(tops):
-        for entry in entries:
-            yield _found(entry, folder.real)
-
-
-def _found(entry: os.DirEntry[str], real_parent: str) -> _Found:
-    # Of what is no link, the real path costs no look at the file system.
-    real = os.path.realpath(entry) if entry.is_symlink() else os.path.join(real_parent, entry.name)
-    return _Found(entry.path, real)
-
-
-def _descend(tops: Iterable[str]) -> Iterator[tuple[_Found, list[os.DirEntry[str]]]]:
-    """Yield each folder from `tops` on once, with its files; none that is hidden, as in globs.
-
-    Links can give a folder any number of names, each a way to all the others. It goes by the one that
-    passes the fewest links: those are met last. Folders are told apart by their real paths: inodes are
-    not unique on every mount, and one taken for another would be left out.
-    """
-    waiting = [(*_detour(top), _Found(top, os.path.realpath(top))) for top in tops]
-    heapq.heapify(waiting)
-    walked: set[str] = set()
-    while waiting:
-        links, _, folder = heapq.heappop(waiting)
-        if folder.real in walked:
-            continue
-        walked.add(folder.real)
-        folders, files = _listed(folder.path)
-        yield folder, files
-        for each in folders:
-            if not (each.is_symlink() and _leads_up(each.path)):
-                found = _found(each, folder.real)
-                heapq.heappush(waiting, (links + each.is_symlink(), natural_key(found.path), found))
-
-
-def _listed(folder: str) -> tuple[list[os.DirEntry[str]], list[os.DirEntry[str]]]:
-    """Return the folders and the files in `folder`."""
-    try:
-        with os.scandir(folder) as entries:
-            shown = [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as exc:
-        # Many a disk has such a folder at its top (lost+found), with nothing in it for anybody.
-        logger.warning("%s: this folder cannot be listed, and is left out: %s", folder, exc.strerror)
-        return [], []
-    # `DirEntry.is_dir` would raise at a link in a circle, but asks for no `stat` of what is no link.
-    are_folders = [os.path.isdir(entry) if entry.is_symlink() else entry.is_dir() for entry in shown]
-    files = [entry for entry, is_folder in zip(shown, are_folders, strict=True) if not is_folder]
-    return list(itertools.compress(shown, are_folders)), files
-
-
-def _leads_up(folder: str) -> bool:
-    """Tell whether a folder is a link to one that it lies in."""
-    if not Path(folder).is_symlink():
-        return False
-    target = os.path.realpath(folder)
-    return os.path.commonpath([target, os.path.realpath(os.path.dirname(folder))]) == target
-
-
-def _each_once(files: Iterable[_Found]) -> list[str]:
-    """Return one path of each file: the one that passes the fewest links, and of these the first in order."""
-    paths: dict[str, list[str]] = {}
-    for file in files:
-        paths.setdefault(file.real, []).append(file.path)
-    return [each[0] if len(each) == 1 else min(each, key=_detour) for each in paths.values()]
-
-
-def _detour(path: str) -> tuple[int, NaturalKey]:
-    """Return a sort key under which a path comes before others that pass more links."""
-    return sum(each.is_symlink() for each in (Path(path), *Path(path).parents)), natural_key(path)
+def _endings(extensions: Iterable[str] | None) -> set[str] | None:
+    return None if extensions is None else {"." + each.lstrip(".").lower() for each in extensions}
 
 
 def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
-    if extensions is None:
-        return True
-    wanted = tuple("." + each.lstrip(".").lower() for each in extensions)
-    return path.lower().endswith(wanted)
+    endings = _endings(extensions)
+    return endings is None or path.lower().endswith(tuple(endings))
 
 
 def _list_missing(missing: Sequence[str]) -> str:
@@ -358,12 +236,12 @@ def _missing_note(path: str) -> str:
 
 
 def _say_nothing_found(
-    given: Sequence[PathLike], passed_over: int, extensions: Iterable[str] | None, missing: Sequence[str]
+    given: Sequence[PathLike], other_endings: int, extensions: Iterable[str] | None, missing: Sequence[str]
 ) -> str:
     where = ", ".join(repr(os.fspath(path)) for path in given[:_MAX_LISTED])
-    if passed_over:
+    if other_endings:
         why = (
-            f"{'1 file there does' if passed_over == 1 else f'{passed_over} files there do'} not end in "
+            f"{'1 file there does' if other_endings == 1 else f'{other_endings} files there do'} not end in "
             f"{' or '.join(extensions or ())}. Name other endings with file_extensions=[...], or in a glob, such as "
             "'*.nc'; any with file_extensions=None."
         )

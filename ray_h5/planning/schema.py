@@ -23,7 +23,7 @@ _NO_TENSORS = {
     "binary": ("opaque values", "them as uint8"),
     "list": ("arrays of varying length", "one such array a row"),
 }
-"""What no array can be made of, and what to write instead."""
+"""Kinds that cannot be arrays, and what to write instead."""
 
 _ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
@@ -37,7 +37,7 @@ class ColumnSpec:
     name : str
         Name.
     kind : {"number", "bool", "string", "time", "binary", "struct", "list"}
-        What a value is.
+        The kind of a value.
     dtype : numpy.dtype
         dtype of the array that a read fills.
     row_shape : tuple of int
@@ -45,7 +45,7 @@ class ColumnSpec:
     element : numpy.dtype, optional
         For lists: dtype of their elements.
     as_bytes : bool
-        For strings: deliver the bytes as they are, whether they are UTF-8 or not.
+        For strings: deliver the bytes, which need not be UTF-8.
     """
 
     name: str
@@ -75,13 +75,13 @@ class ColumnSpec:
                 f"{layout.where} has times of dtype {odd}, a unit that Arrow lacks. RowReader reads it; or write them "
                 "in seconds, or as int64."
             )
-        # Fixed-length strings of two files may differ in length: they meet as objects.
+        # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
         return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in memory; for strings and lists a guess, as they tell only when read."""
+        """Bytes of one row in memory; a guess for strings and lists, whose sizes are not known before they are read."""
         return math.prod(self.row_shape) * {"string": 32, "list": 4096}.get(self.kind, self.dtype.itemsize)
 
     @property
@@ -109,12 +109,12 @@ class ColumnSpec:
         return self.tensor_shape == ()
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
-        """Whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
+        """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
             return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
         if self.kind != stored.kind:
             return False
-        # Compound values of two files may differ in the places of their fields.
+        # The fields of compound values may have other offsets in another file.
         return self.value_type == stored.value_type or (self.kind == "string" and self.as_bytes)
 
     def cast(self, dtype: object) -> ColumnSpec:
@@ -145,7 +145,7 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class Cast:
-    """What becomes of columns while they are read: `dtypes` says it of those that it names."""
+    """The casts while columns are read: `dtypes` has the dtypes of the columns that are cast."""
 
     dtypes: Mapping[str, object] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class Cast:
 def scalar_to_arrow(
     array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str], type_: pa.DataType | None = None
 ) -> pa.Array:
-    """Return the values of a scalar column as an Arrow array; ``where(i)`` names the place of value i.
+    """Return the values of a scalar column as an Arrow array. ``where(i)`` names the place of value i.
 
     Parameters
     ----------
@@ -197,19 +197,19 @@ def _is_utf8(value: object) -> bool:
 
 
 def has_long_double(dtype: np.dtype) -> bool:
-    """Tell whether values are, or hold, long doubles, which Arrow and torch lack."""
+    """Return whether values are, or contain, long doubles, which Arrow and torch lack."""
     return any(each.kind in "fc" and real_dtype(each).itemsize > 8 for each in _plain(dtype))
 
 
 def odd_time(dtype: np.dtype) -> np.dtype | None:
-    """Return the dtype of times in a unit that Arrow lacks, or takes for another, if there are such."""
+    """Return the dtype of times in a unit that Arrow lacks or misreads; None if there are none."""
     units = {"M": _ARROW_UNITS | {("D", 1)}, "m": _ARROW_UNITS}
     odd = (each for each in _plain(dtype) if each.kind in units and np.datetime_data(each) not in units[each.kind])
     return next(odd, None)
 
 
 def _plain(dtype: np.dtype) -> Iterator[np.dtype]:
-    """Yield the dtypes of the values that a value is made of."""
+    """Yield the dtypes of the parts of a value."""
     if dtype.names is not None:
         for name in dtype.names:
             yield from _plain(dtype[name])

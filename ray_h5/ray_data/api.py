@@ -202,7 +202,14 @@ def build_index(
         As for `read_h5`.
     """
     files = FileOptions.of(
-        paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+        paths,
+        group=group,
+        dtypes=dtypes,
+        allow_external=allow_external,
+        index_dir=index_dir,
+        filesystem=filesystem,
+        file_extensions=file_extensions,
+        ignore_missing_paths=ignore_missing_paths,
     )
     index = files.index(columns, in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))

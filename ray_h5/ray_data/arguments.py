@@ -12,7 +12,7 @@ from ray.data import FileShuffleConfig
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number
 from ray_h5.planning.epoch import shuffle as shuffling
-from ray_h5.planning.epoch.plan import Tail
+from ray_h5.planning.epoch.blocks import Tail
 from ray_h5.planning.epoch.shuffle import Shuffle
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from ray.data.extensions import ArrowTensorArray
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.planning.arrow import as_real
 from ray_h5.planning.epoch.order import row_keys
-from ray_h5.planning.epoch.plan import BlockRows, ReadPlan
+from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.position import Block
+from ray_h5.planning.epoch.reading import BlockRows
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 

@@ -15,8 +15,9 @@ from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
+from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
 from ray_h5.planning.epoch.cost import describe
-from ray_h5.planning.epoch.plan import ReadPlan, Tail, choose_block_rows, make_plan
+from ray_h5.planning.epoch.plan import ReadPlan, make_plan
 from ray_h5.planning.epoch.position import Remainder
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -105,7 +106,15 @@ class H5Datasource(Datasource):
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)  # raises here for options that cannot be used
         files = FileOptions.of(
-            paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths, threads
+            paths,
+            group=group,
+            dtypes=dtypes,
+            allow_external=allow_external,
+            index_dir=index_dir,
+            filesystem=filesystem,
+            file_extensions=file_extensions,
+            ignore_missing_paths=ignore_missing_paths,
+            threads=threads,
         )
         self._local_only = files.local_only
         self._index = files.index(columns, in_tasks)

@@ -16,9 +16,9 @@ from ray.data.datasource import ReadTask
 from ray.exceptions import RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
+from ray_h5.planning.epoch.blocks import BlockLayout
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.position import Remainder, read_block
-from ray_h5.planning.epoch.progress import Cut
 from ray_h5.planning.index.file_facts import FileFacts
 from ray_h5.ray_data.blocks import schema_of, to_table
 from ray_h5.ray_data.internals.cluster import task_attempts
@@ -53,28 +53,28 @@ def read_tasks(
         Files that the metadata name. Ray joins the metadata of all tasks, so the first task names all files.
     """
     schema = schema_of(plan, names)
-    cut = remainder.cut(plan)
-    if cut.num_blocks == 0:
+    layout = remainder.block_layout(plan)
+    if layout.num_blocks == 0:
         # At least one task: Ray takes the schema from it.
         metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=input_files, exec_stats=None)
         return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
     read = partial(_read_block, plan_for_tasks, names, remainder)
     return [
-        _task(read, cut, block, plan.row_bytes, schema, limit, None if block else input_files)
-        for block in range(cut.num_blocks)
+        _task(read, layout, block, plan.row_bytes, schema, limit, None if block else input_files)
+        for block in range(layout.num_blocks)
     ]
 
 
 def _task(
     read: Callable[..., Iterable[pa.Table]],
-    cut: Cut,
+    layout: BlockLayout,
     block: int,
     row_bytes: int,
     schema: pa.Schema,
     limit: int | None,
     input_files: tuple[str, ...] | None,
 ) -> ReadTask:
-    start, stop = cut.bounds(block)
+    start, stop = layout.bounds(block)
     rows = stop - start
     metadata = BlockMetadata(num_rows=rows, size_bytes=rows * row_bytes, input_files=input_files, exec_stats=None)
     return ReadTask(partial(read, block, limit), metadata, schema=schema, per_task_row_limit=limit)

@@ -14,8 +14,8 @@ import torch
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few, near_names
-from ray_h5.planning.epoch.order import Order
-from ray_h5.planning.epoch.plan import make_order, make_plan
+from ray_h5.planning.epoch.order import Order, make_order
+from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
@@ -127,7 +127,14 @@ class H5Dataset(BatchedDataset):
         kept_bytes: int | None = None,
     ) -> None:
         files = FileOptions.of(
-            paths, group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+            paths,
+            group=group,
+            dtypes=dtypes,
+            allow_external=allow_external,
+            index_dir=index_dir,
+            filesystem=filesystem,
+            file_extensions=file_extensions,
+            ignore_missing_paths=ignore_missing_paths,
         )
         self.transform = transform
         self._files = replace(files, cast=self._cast(files.cast))

@@ -57,6 +57,13 @@ def kfold(
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
     files = FileOptions.of(
-        paths, hdf5_group, dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+        paths,
+        group=hdf5_group,
+        dtypes=dtypes,
+        allow_external=allow_external,
+        index_dir=index_dir,
+        filesystem=filesystem,
+        file_extensions=file_extensions,
+        ignore_missing_paths=ignore_missing_paths,
     )
     return fold_predicates(files, k, group, stratify, seed, where)

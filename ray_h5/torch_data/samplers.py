@@ -238,7 +238,7 @@ class OrderSampler(RankSampler):
         total = order.num_rows
         for positions in self._positions(self._state.begin(share.world_size), total, share):
             # Without drop_last, positions after the last one stand for the first ones of the epoch.
-            indices = order.ranks(positions % max(total, 1), epoch).tolist()
+            indices = order.selected_indices(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(indices), self.run_length):
                 if len(indices) - i >= least:
                     yield indices[i : i + self.run_length]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.planning.index.row_index import build_index
-from ray_h5.planning.kfold import fold_groups
+from ray_h5.planning.kfold import fold_values
 from ray_h5.torch_data import H5Dataset, kfold
 
 
@@ -84,7 +84,7 @@ def column(paths, name):
 @pytest.mark.parametrize("k", [2, 5])
 def test_groups_never_straddle_and_cover_all(patients, k, group, stratify):
     index = build_index(patients, ["x"])
-    folds = fold_groups(index, k, group, stratify, 0)
+    folds = fold_values(index, k, group, stratify, 0)
     of = column(patients, group)
     label = column(patients, "cs_label")
     assert len(folds) == k
@@ -103,10 +103,10 @@ def test_groups_never_straddle_and_cover_all(patients, k, group, stratify):
 def test_the_seed_draws_the_folds(patients):
     index = build_index(patients, ["x"])
     for stratify in (None, "cs_label"):
-        found = [fold_groups(index, 3, "guid", stratify, seed) for seed in (0, 0, 1)]
+        found = [fold_values(index, 3, "guid", stratify, seed) for seed in (0, 0, 1)]
         assert found[0] == found[1] != found[2]
     # It is the rows that are drawn from, and not how they are spread over files.
-    assert fold_groups(build_index(patients), 3, "guid", None, 0) == fold_groups(index, 3, "guid", None, 0)
+    assert fold_values(build_index(patients), 3, "guid", None, 0) == fold_values(index, 3, "guid", None, 0)
 
 
 @settings(max_examples=60)
@@ -116,10 +116,10 @@ def test_any_groups(tmp_path_factory, groups, k, seed, stratify):
     index = build_index([path])
     if len(set(groups)) < k:
         with pytest.raises(OptionError, match="different values"):
-            fold_groups(index, k, "guid", None, seed)
+            fold_values(index, k, "guid", None, seed)
         return
     try:
-        folds = fold_groups(index, k, "guid", "label" if stratify else None, seed)
+        folds = fold_values(index, k, "guid", "label" if stratify else None, seed)
     except OptionError as exc:
         if stratify and ("too few" in str(exc) or "cannot be stratified" in str(exc)):
             return
@@ -149,16 +149,16 @@ def test_any_groups(tmp_path_factory, groups, k, seed, stratify):
 )
 def test_what_cannot_be_folded(patients, k, group, stratify, error, says):
     with pytest.raises(error, match=says):
-        fold_groups(build_index(patients, ["guid"]), k, group, stratify, 0)
+        fold_values(build_index(patients, ["guid"]), k, group, stratify, 0)
 
 
 def test_options_may_be_numbers_of_numpy(patients):
     index = build_index(patients)
-    found = fold_groups(index, np.int64(3), "guid", "cs_label", np.uint8(7))
-    assert found == fold_groups(index, 3, "guid", "cs_label", 7)
+    found = fold_values(index, np.int64(3), "guid", "cs_label", np.uint8(7))
+    assert found == fold_values(index, 3, "guid", "cs_label", 7)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True, 2**32])
 def test_a_seed_that_is_none(patients, seed):
     with pytest.raises(OptionError, match="kfold: seed="):
-        fold_groups(build_index(patients), 2, "guid", None, seed)
+        fold_values(build_index(patients), 2, "guid", None, seed)

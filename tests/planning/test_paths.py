@@ -184,10 +184,12 @@ def test_a_glob_that_names_an_extension_takes_what_it_matches(folder):
     assert names(expand_paths([f"{folder}/*.txt", f"{folder}/*"]), folder) == names(
         sorted([*expand_paths(folder), str(folder / "notes.txt")], key=natural_key), folder
     )
-    # Not if endings were asked for, nor of a folder that a glob matches, nor where the ending is left open.
-    for extensions in (["h5"], ("h5", "hdf5")):
-        with pytest.raises(NotFoundError, match="1 file there does not end in h5"):
-            expand_paths(f"{folder}/*.txt", extensions)
+    # The default endings are the same however they are written.
+    for extensions in (("h5", "hdf5"), ["hdf5", ".H5"]):
+        assert names(expand_paths(f"{folder}/*.txt", extensions), folder) == ["notes.txt"]
+    # Not if others were asked for, nor of a folder that a glob matches, nor where the ending is left open.
+    with pytest.raises(NotFoundError, match="1 file there does not end in h5"):
+        expand_paths(f"{folder}/*.txt", ["h5"])
     (folder / "run.txt").mkdir()
     for name in ("a.txt", "b.h5"):
         (folder / "run.txt" / name).touch()

@@ -46,7 +46,7 @@ def execute_here(ds):
     """Run the read tasks of a dataset in this process; return their tables and what reading cost."""
     source = optimized(ds).datasource
     plan, whole = source.plan(), Remainder()
-    stats = [read_block(plan, whole, block).rows.stats for block in range(whole.cut(plan).num_blocks)]
+    stats = [read_block(plan, whole, block).rows.stats for block in range(whole.block_layout(plan).num_blocks)]
     tables = [table for task in source.get_read_tasks(1) for table in task()]
     return pa.concat_tables(tables), stats
 

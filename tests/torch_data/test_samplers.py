@@ -226,7 +226,7 @@ def test_the_order_is_that_of_planning(files):
         found = list(sampler)
         assert sorted(found) == list(range(60))
         wanted = dataset.epoch_order(shuffle if isinstance(shuffle, Shuffle) else Shuffle(shuffle, 4))
-        assert found == wanted.ranks(np.arange(60), 2).tolist()
+        assert found == wanted.selected_indices(np.arange(60), 2).tolist()
 
 
 def test_states_hold_plain_values_whatever_options_are_of_numpy(files):

@@ -20,7 +20,8 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.planning.epoch.plan import make_plan, read_rows
+from ray_h5.planning.epoch.plan import make_plan
+from ray_h5.planning.epoch.reading import read_rows
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.select import select
 from ray_h5.planning.predicates.criteria import where

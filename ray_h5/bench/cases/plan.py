@@ -75,7 +75,7 @@ def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool)
     """Do the work of the driver for an epoch: the plan, and a task for each block."""
     plan = make_plan(index, list(_COLUMNS.values()), selection, Shuffle(seed=0))
     if not with_tasks:
-        return Remainder(3).cut(plan)
+        return Remainder(3).block_layout(plan)
     return read_tasks(plan, plan, tuple(_COLUMNS), Remainder(3))
 
 

@@ -1,4 +1,4 @@
-"""What a plan costs and gains, in words and figures."""
+"""What a shuffle costs, and how well it mixes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray_h5.planning.epoch.plan import ReadPlan
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEffect:
-    """What a shuffle comes to.
+    """The cost of a shuffle, and how well it mixes.
 
     Attributes
     ----------
@@ -20,7 +20,7 @@ class ShuffleEffect:
     chunks_mixed : int
         Chunks whose rows are mixed with each other.
     reads_per_byte : float
-        How often each byte is fetched and decoded in an epoch, about.
+        How often each byte is fetched and decoded in an epoch, approximately.
     """
 
     unit: str
@@ -36,7 +36,7 @@ class ShuffleEffect:
 
 
 def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
-    """Return what the shuffle of a plan comes to; None if it has none.
+    """Return the cost of the shuffle of a plan; None without a shuffle.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
     if shuffle.unit == "files":
         return ShuffleEffect("files", 1, 1, 1.0)
     if shuffle.unit == "rows":
-        # Of a block's rows drawn from all chunks, each needs its chunk; some share one.
+        # The rows of a block are drawn from all chunks. This is the expected number of different chunks.
         touched = chunks * (1 - (1 - 1 / chunks) ** block)
         return ShuffleEffect("rows", rows, chunks, max(1.0, touched * (rows / chunks) / block))
     window = min(shuffle.window_rows or rows, rows)

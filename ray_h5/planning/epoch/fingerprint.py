@@ -1,4 +1,4 @@
-"""What decides which row stands where in an epoch, part by part: so that a position says what differs."""
+"""The parts that decide which row has which position in an epoch: an error names those that differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ray_h5.planning.index.file_table import FileTable
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Files, selected rows and shuffle, in numbers and digests.
+    """Files, selected rows and shuffle, as numbers and digests.
 
     Attributes
     ----------
@@ -30,9 +30,9 @@ class Fingerprint:
     selection : str
         Digest of the selected rows; empty if all are selected.
     unit : str, optional
-        What is drawn; None where nothing is.
+        What is drawn; None without a shuffle.
     window_rows, chunk_group_rows : int, optional
-        Where chunks are drawn: rows that are mixed with each other, and rows of a chunk group.
+        If chunks are drawn: rows that are mixed with each other, and rows of a chunk group.
     """
 
     num_files: int
@@ -59,7 +59,7 @@ class Fingerprint:
 
     @classmethod
     def from_dict(cls, found: Any) -> Fingerprint:
-        """Return what `dataclasses.asdict` described."""
+        """Return the fingerprint that `dataclasses.asdict` described."""
         names = {each.name for each in fields(cls)}
         if not isinstance(found, Mapping) or set(found) != names:
             raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
@@ -73,7 +73,7 @@ class Fingerprint:
         return f"Shuffle({self.unit!r}, seed={seed}{window})"
 
     def differences(self, other: Fingerprint) -> list[str]:
-        """Return what this one has and the other has not, each as ``"3 files, not 4"``."""
+        """Return the differences, each in the form ``"3 files, not 4"``: the value of this one first."""
         return [*self._file_differences(other), *self._row_differences(other), *self._shuffle_differences(other)]
 
     def _file_differences(self, other: Fingerprint) -> list[str]:
@@ -113,7 +113,7 @@ class Fingerprint:
 
 
 def fingerprint(files: FileTable, selection: np.ndarray | None, order: Order) -> Fingerprint:
-    """Return what the files, the selected rows and the order of a plan are known by."""
+    """Return the fingerprint of the files, the selected rows and the order of a plan."""
     return Fingerprint(
         num_files=len(files),
         file_rows=files.num_rows,

@@ -1,4 +1,4 @@
-"""Where each position of an epoch finds its row."""
+"""The order of an epoch: position -> selected index."""
 
 from __future__ import annotations
 
@@ -10,46 +10,55 @@ from typing import Protocol
 import numpy as np
 
 from ray_h5.lru import LRU
+from ray_h5.planning.by_content import ComparedByContent
+from ray_h5.planning.epoch.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES
 from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, permute, unpermute
+from ray_h5.planning.index.file_table import FileTable
+from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.splitmix import mix_in_place
 
-_WITHIN, _GROUPS, _ROWS, _KEYS = range(4)
-"""What a key is for: no two draws share one."""
+_WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
+"""The purposes of round keys: no two draws share a key."""
 
 
 class ChunkGroups(Protocol):
-    """Ranks 0 ... n-1 cut into groups of neighbours, which are drawn as a whole."""
+    """Selected indices 0 ... n-1, cut into chunk groups. Each is drawn as a whole."""
 
-    def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        """Return the rank at each position, where the groups follow each other in the order of `key`."""
+    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
+        """Return the selected index at each position, with the chunk groups in the order that `key` draws."""
         ...
 
-    def described(self) -> bytes:
-        """Return what tells these groups from any others."""
+    def to_bytes(self) -> bytes:
+        """Return bytes that are equal for equal chunk groups only, for the hash of a plan."""
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ListedChunkGroups:
-    """ChunkGroups of any sizes.
+def _new_token() -> str:
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ListedChunkGroups(ComparedByContent):
+    """Chunk groups of any sizes.
 
     Attributes
     ----------
     starts : numpy.ndarray
-        int64 of shape (groups + 1,): first rank of each, then the number of ranks.
+        int64 of shape (chunk groups + 1,): first selected index of each, then the number of selected rows.
+    token : str
+        The key of a cache. It goes with copies to other processes.
     """
 
     starts: np.ndarray
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Tells these groups from others, in whichever process they are."""
+    token: str = field(default_factory=_new_token, compare=False, repr=False)
 
-    def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
+    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         drawn, ends = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
         at = np.searchsorted(ends, positions, side="right")
-        # A group ends where its positions end: count from there.
+        # A chunk group ends where its positions end: count back from there.
         return self.starts[drawn[at] + 1] - (ends[at] - positions)
 
-    def described(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return self.starts.tobytes()
 
     def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray]:
@@ -59,52 +68,54 @@ class ListedChunkGroups:
 
 
 _DRAWN: LRU[tuple[np.ndarray, ...]] = LRU(2)
-"""The groups of the last epochs as they were drawn: a task's process reads many blocks of one epoch."""
+"""The chunk groups of the last epochs in drawn order: one process reads many blocks of an epoch."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EvenChunkGroups:
-    """ChunkGroups of equal size but for the last of each file: what is kept grows with files, not with groups.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EvenChunkGroups(ComparedByContent):
+    """Chunk groups of equal size, except the last of each file. Their memory grows with the number of files only.
 
     Attributes
     ----------
     starts : numpy.ndarray
         int64 of shape (files + 1,): first row of each file, then the number of rows.
     size : int
-        Rows of a group.
+        Rows of a chunk group.
+    token : str
+        The key of a cache. It goes with copies to other processes.
     """
 
     starts: np.ndarray
     size: int
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Tells these groups from others, in whichever process they are."""
+    token: str = field(default_factory=_new_token, compare=False, repr=False)
 
-    def ranks(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        first_group, ends, lacking = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
-        # Were all groups full, a position would be later by what the short groups before it lack.
+    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
+        first_group, ends, shortfall = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
+        # With full groups only, a division would give the place of the group. The short groups before a position
+        # move it forward, by what they lack in sum.
         before = np.searchsorted(ends, positions, side="right")
-        place, offset = np.divmod(positions + lacking[before], self.size)
+        place, offset = np.divmod(positions + shortfall[before], self.size)
         group = permute(place, int(first_group[-1]), key)
         file = np.searchsorted(first_group, group, side="right") - 1
         return self.starts[file] + (group - first_group[file]) * self.size + offset
 
-    def described(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return self.starts.tobytes() + b"%d" % self.size
 
     def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the first group of each file; where the short groups end as drawn; what those before lack."""
+        """Return the first group of each file; ends of the short groups in drawn order; their cumulative shortfall."""
         lengths = np.diff(self.starts)
         first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
         short = np.flatnonzero(lengths % self.size)
         places = unpermute(first_group[short + 1] - 1, int(first_group[-1]), key)
         by_place = np.argsort(places)
         places, missing = places[by_place], self.size - lengths[short[by_place]] % self.size
-        lacking = np.concatenate([[0], np.cumsum(missing)])
-        return first_group, (places + 1) * self.size - lacking[1:], lacking
+        shortfall = np.concatenate([[0], np.cumsum(missing)])
+        return first_group, (places + 1) * self.size - shortfall[1:], shortfall
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Order:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Order(ComparedByContent):
     """The order of an epoch.
 
     Attributes
@@ -112,16 +123,16 @@ class Order:
     num_rows : int
         Selected rows.
     shuffle : Shuffle, optional
-        With its unit decided and, for chunks, its window; None keeps the rows as they are.
-    groups : ChunkGroups, optional
-        What is drawn as a whole: the chunk groups, or the files.
+        With its unit decided and, for chunks, its window; None keeps the order of the files.
+    chunk_groups : ChunkGroups, optional
+        Rows that are drawn as a whole. Where files are drawn, each file is one chunk group.
     chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
     """
 
     num_rows: int
     shuffle: Shuffle | None = None
-    groups: ChunkGroups | None = None
+    chunk_groups: ChunkGroups | None = None
     chunk_group_rows: int | None = None
 
     @property
@@ -136,8 +147,8 @@ class Order:
             return self
         return replace(self, shuffle=replace(shuffle, seed=seed))
 
-    def ranks(self, positions: np.ndarray, epoch: int) -> np.ndarray:
-        """Return which of the selected rows stand at some positions of an epoch.
+    def selected_indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return which of the selected rows an epoch has at some positions.
 
         Parameters
         ----------
@@ -149,26 +160,26 @@ class Order:
         Returns
         -------
         numpy.ndarray
-            int64: ranks among the selected rows, in path order.
+            int64: ordinals among the selected rows, which are in path order.
         """
         if self.shuffle is None:
             return positions
-        if self.groups is None:
+        if self.chunk_groups is None:
             return permute(positions, self.num_rows, self._key(epoch, _ROWS))
         if self.shuffle.window_rows is not None:
             positions = self._within_windows(positions, self.shuffle.window_rows, epoch)
-        return self.groups.ranks(positions, self._key(epoch, _GROUPS))
+        return self.chunk_groups.selected_indices(positions, self._key(epoch, _CHUNK_GROUPS))
 
     def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
         found = np.empty_like(positions)
         windows = positions // size
-        by_window = np.argsort(windows, kind="stable")  # at once where they ascend, as they mostly do
+        by_window = np.argsort(windows, kind="stable")  # fast where they ascend, which is usual
         cuts = np.flatnonzero(np.diff(windows[by_window])) + 1
         for here in np.split(by_window, cuts) if len(positions) else ():
             window = int(windows[here[0]])
             start = window * size
             length = min(size, self.num_rows - start)
-            found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN, window))
+            found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
         return found
 
     def _key(self, epoch: int, *purpose: int) -> RoundKeys:
@@ -177,10 +188,61 @@ class Order:
         return make_key(self.shuffle.seed, epoch, *purpose)
 
 
+def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
+    """Return the order of an epoch, with its unit decided.
+
+    It depends on the index, the selection and the shuffle. It does not depend on the columns that are read, nor on
+    blocks.
+    """
+    num_rows = index.num_rows if selection is None else len(selection)
+    unit = decide_unit(shuffle, index.chunk_group_rows)
+    if shuffle is None or unit is None or num_rows == 0:
+        return Order(num_rows)
+    if unit == "rows":
+        return Order(num_rows, replace(shuffle, unit="rows"))
+    files = index.files
+    if unit == "files":
+        starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
+        return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
+    shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
+    if selection is None:
+        return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
+    groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
+    return Order(num_rows, shuffle, groups, index.chunk_group_rows)
+
+
+def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
+    """Return what is drawn: rows if each can be read alone, else chunks."""
+    if shuffle is None:
+        return None
+    if shuffle.unit != "auto":
+        return shuffle.unit
+    return "rows" if chunk_group_rows == 1 and shuffle.window_rows is None else "chunks"
+
+
+def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:
+    """Return the first selected index of each chunk group, then the number of selected rows."""
+    selected = np.diff(np.searchsorted(selection, files.starts))
+    lengths = np.diff(files.starts)
+    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // chunk_group_rows))[:-1]])
+    chunk = selection - np.repeat(files.starts[:-1], selected)
+    chunk //= chunk_group_rows
+    chunk += np.repeat(first_chunk, selected)
+    return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
+
+
+def _default_window(index: RowIndex, num_rows: int) -> int:
+    """Return a window that mixes 16 chunks or more, if a block can hold them."""
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+    wanted = max(BLOCK_BYTES // row_bytes, 16 * index.chunk_group_rows)
+    rows = min(wanted, MAX_BLOCK_BYTES // row_bytes, num_rows // MIN_BLOCKS)
+    return 1 << max(rows, 1).bit_length() - 1
+
+
 @lru_cache(maxsize=8)
 def _of_epoch(seed: int, epoch: int) -> RoundKeys:
-    """Return what the keys of all rows of an epoch are made from: plain datasets ask for it batch by batch."""
-    return make_key(seed, epoch, _KEYS)
+    """Return the words that the keys of all rows of an epoch are made from. Plain datasets need them batch by batch."""
+    return make_key(seed, epoch, _ROW_KEYS)
 
 
 def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
@@ -196,7 +258,7 @@ def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        uint64: a hash of (seed, epoch, row id), whichever task or worker asks.
+        uint64: a hash of (seed, epoch, row id), the same in every task and worker.
     """
     first, second = _of_epoch(seed, epoch)[:2]
     keys = np.asarray(row_ids).astype(np.uint64)

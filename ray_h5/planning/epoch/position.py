@@ -1,4 +1,4 @@
-"""Where in an epoch the readers are, and what a checkpoint keeps of it."""
+"""Positions in an epoch: what a checkpoint stores, and how a run resumes from it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ import numpy as np
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import check_count
+from ray_h5.planning.epoch.blocks import BlockLayout, Tail
 from ray_h5.planning.epoch.fingerprint import Fingerprint
-from ray_h5.planning.epoch.plan import BlockRows, ReadPlan, Tail, read_rows
-from ray_h5.planning.epoch.progress import Cut, Done, Run
+from ray_h5.planning.epoch.plan import ReadPlan
+from ray_h5.planning.epoch.progress import RunExtent, RunProgress
+from ray_h5.planning.epoch.reading import BlockRows, read_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a training run is in an epoch; goes into its checkpoint.
+    """The point that a training run has reached in an epoch. Store it in the checkpoint.
 
     Attributes
     ----------
     seed, epoch : int
-        The order. A dataset whose seed was drawn, as by ``shuffle=True``, takes over this seed when it resumes.
+        The order. A dataset that has drawn its seed, as with ``shuffle=True``, takes over this seed when it resumes.
     rows : int
-        Rows that each rank has done since the epoch, or this run, began.
+        Rows that each rank has done in this run.
     world_size : int
         Ranks.
     block_rows : int
         Rows of a block.
     plan_hash : str
-        Tells the files, the predicate and the shuffle from others.
-    earlier : tuple of Done
-        What runs before this one had done of the epoch.
+        A hash of the files, the predicate and the shuffle.
+    earlier : tuple of RunProgress
+        What earlier runs have done of the epoch.
     tail : Tail, optional
-        What becomes of the last rows in this run. Another run may do otherwise.
+        The treatment of the last rows in this run. The run that resumes may have another one.
     plan : Fingerprint, optional
-        Files, predicate and shuffle part by part, to name what differs; a position of an earlier version has none.
+        The parts of the hash: an error names those that differ. A position of an earlier version has none.
     """
 
     seed: int
@@ -45,7 +47,7 @@ class Position:
     world_size: int
     block_rows: int
     plan_hash: str
-    earlier: tuple[Done, ...] = ()
+    earlier: tuple[RunProgress, ...] = ()
     tail: Tail | None = None
     plan: Fingerprint | None = None
 
@@ -56,13 +58,13 @@ class Position:
             raise PositionError(f"Position: plan_hash={self.plan_hash!r}: expected a string")
 
     @property
-    def done(self) -> tuple[Done, ...]:
-        """All that is done of the epoch, run by run."""
-        done = Done(self.rows, self.world_size, self.block_rows, self.tail) if self.rows else None
+    def done(self) -> tuple[RunProgress, ...]:
+        """What is done of the epoch, run by run."""
+        done = RunProgress(self.rows, self.world_size, self.block_rows, self.tail) if self.rows else None
         return self.earlier if done is None else (*self.earlier, done)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON or a checkpoint."""
+        """Return the position as plain values, for JSON or a checkpoint."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         earlier = [[done.rows, done.world_size, done.block_rows, _listed(done.tail)] for done in self.earlier]
         plan = None if self.plan is None else asdict(self.plan)
@@ -70,24 +72,24 @@ class Position:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Position:
-        """Return what `to_dict` described.
+        """Return the position that `to_dict` described.
 
         Raises
         ------
         PositionError
-            If it is something else.
+            If `found` does not describe a position.
         """
         names = {each.name for each in fields(cls)}
         if not isinstance(found, Mapping) or not names - {"plan"} <= set(found) <= names:
             raise PositionError(f"Position: expected {', '.join(sorted(names))}, found {found!r}")
         earlier = found["earlier"]
         if not isinstance(earlier, (list, tuple)) or not all(
-            isinstance(each, (list, tuple)) and len(each) == len(fields(Done)) for each in earlier
+            isinstance(each, (list, tuple)) and len(each) == len(fields(RunProgress)) for each in earlier
         ):
             raise PositionError(
                 f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows, tail]"
             )
-        done = tuple(Done(rows, ranks, block_rows, _tail_of(tail)) for rows, ranks, block_rows, tail in earlier)
+        done = tuple(RunProgress(rows, ranks, block_rows, _tail_of(tail)) for rows, ranks, block_rows, tail in earlier)
         plan = found.get("plan")
         plan = None if plan is None else Fingerprint.from_dict(plan)
         return cls(**{**found, "earlier": done, "tail": _tail_of(found["tail"]), "plan": plan})
@@ -108,69 +110,72 @@ def _tail_of(listed: Any) -> Tail | None:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """An epoch, or what is left of one: small, and all that tasks need beside the plan.
+    """The positions of an epoch that a run has to read: all, or what earlier runs have not done.
+
+    It is small, and tasks need nothing else beside the plan.
 
     Attributes
     ----------
     epoch : int
         The epoch.
-    done : tuple of Done
-        What is done of it.
+    done : tuple of RunProgress
+        What earlier runs have done of it.
     world_size : int
         Ranks that take its blocks in turn.
     seed : int, optional
-        The seed of the run that is resumed: it replaces one that the plan has drawn.
+        The seed of the run that is resumed. It replaces a seed that the plan has drawn.
     """
 
     epoch: int = 0
-    done: tuple[Done, ...] = ()
+    done: tuple[RunProgress, ...] = ()
     world_size: int = 1
     seed: int | None = None
 
-    def cut(self, plan: ReadPlan) -> Cut:
-        """Return how what is left is cut into blocks."""
-        return Cut(self.runs(plan)[-1].num_positions, plan.block_rows, self.world_size)
+    def block_layout(self, plan: ReadPlan) -> BlockLayout:
+        """Return how these positions are cut into blocks."""
+        return BlockLayout(self.extents(plan)[-1].num_positions, plan.block_rows, self.world_size)
 
     def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
-        """Return the positions of a block in the epoch; at most the first `limit`."""
-        start, stop = self.cut(plan).bounds(block)
-        left = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
-        *runs, own = self.runs(plan)
-        times, left = own.rows_at(left)
-        for done, run in zip(reversed(self.done), reversed(runs), strict=True):
-            again, left = run.rows_at(done.positions(left, run.num_positions))
-            times += again
-        # What is repeated stands behind all rows of the epoch.
-        return left + times * plan.num_rows
+        """Return the positions of a block; at most the first `limit`."""
+        start, stop = self.block_layout(plan).bounds(block)
+        found = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
+        *earlier, own = self.extents(plan)
+        repeats, found = own.rows_at(found)
+        # From this run back to the first: ordinals among the rows that a run left become positions of that run.
+        for done, extent in zip(reversed(self.done), reversed(earlier), strict=True):
+            more, found = extent.rows_at(done.positions(found, extent.num_positions))
+            repeats += more
+        # Repeated rows come after all rows of the epoch.
+        return found + repeats * plan.num_rows
 
-    def runs(self, plan: ReadPlan) -> list[Run]:
-        """Return what there was for each run that is done, and what there is for this one.
+    def extents(self, plan: ReadPlan) -> list[RunExtent]:
+        """Return the extents of the earlier runs, and of this one.
 
-        As long as the tail is the same, a run goes on with the positions of the one before it: together
-        they do what one run would have done. Another tail is that of the rows that are left.
+        With the same tail, a run continues the positions of the run before it: together they do what one run would have
+        done. Another tail applies to the rows that are not done.
         """
         tails = [*(done.tail for done in self.done), plan.tail]
-        runs = [Run.of(plan.num_rows, tails[0])]
+        found = [RunExtent.of(plan.num_rows, tails[0])]
         for done, tail, before in zip(self.done, tails[1:], tails[:-1], strict=True):
-            left = done.left(runs[-1])
-            runs.append(left if tail == before else Run.of(left.rows, tail))
-        return runs
+            remaining = done.remaining(found[-1])
+            found.append(remaining if tail == before else RunExtent.of(remaining.rows, tail))
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """What one read task yields.
+    """The result of one read task.
 
     Attributes
     ----------
     rows : BlockRows
         Row ids and the columns of the files.
     positions : numpy.ndarray
-        int64: where in the epoch the rows stand.
+        int64: the positions of the rows in the epoch.
     epoch : int
         The epoch.
     seed : int
-        The seed of its order.
+        The seed of the order.
     """
 
     rows: BlockRows
@@ -180,14 +185,14 @@ class Block:
 
 
 def read_block(plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None) -> Block:
-    """Read one block of an epoch: a pure function, the same each time it is called."""
+    """Read one block of an epoch: a pure function, with the same result at each call."""
     plan = plan.with_drawn_seed(remainder.seed)
     positions = remainder.positions(plan, block, limit)
     return Block(read_rows(plan, plan.at(positions, remainder.epoch)), positions, remainder.epoch, plan.seed)
 
 
 def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
-    """Return where an epoch is after `rows` rows a rank; `resume` goes on from there."""
+    """Return the position after `rows` rows of each rank; `resume` continues from there."""
     plan = plan.with_drawn_seed(remainder.seed)
     return Position(
         plan.seed,
@@ -203,7 +208,7 @@ def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position
 
 
 def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
-    """Return what is left of the epoch that a run was in; a seed that was drawn gives way to that of the position.
+    """Return the rest of the epoch of a position. The seed of the position replaces one that the plan has drawn.
 
     Raises
     ------
@@ -218,13 +223,13 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
             "start the epoch again without a position."
         )
     remainder = Remainder(position.epoch, position.done, world_size, plan.seed)
-    if min(run.num_positions for run in remainder.runs(plan)) < 0:
-        raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} there are")
+    if min(extent.num_positions for extent in remainder.extents(plan)) < 0:
+        raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} that are selected")
     return remainder
 
 
 def _differences(position: Position, plan: ReadPlan) -> list[str]:
-    """Return what a position is of and a plan is not."""
+    """Return what differs between a position and a plan."""
     found = [] if position.plan is None else position.plan.differences(plan.fingerprint)
     both_shuffled = plan.order.shuffle is not None and (position.plan is None or position.plan.unit is not None)
     if position.seed != plan.seed and both_shuffled:
@@ -236,7 +241,7 @@ def _differences(position: Position, plan: ReadPlan) -> list[str]:
 
 
 def _instead(position: Position) -> str:
-    """Return what to write for the shuffle of the run before, as far as the position says."""
+    """Return how to write the shuffle of the run before, if the position has it."""
     if position.plan is None:
         return ""
     return f", with shuffle={position.plan.shuffle(position.seed)}"

@@ -1,4 +1,4 @@
-"""The order of an epoch as a function of (seed, epoch, position): nothing of the dataset's size is kept for it."""
+"""Permutations as functions of (seed, epoch, position). No memory grows with the size of the dataset."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Unit = Literal["auto", "rows", "chunks", "files"]
 _UNITS = ("auto", "rows", "chunks", "files")
 _ROUNDS = 8
 _TABLE_ROWS = 1 << 16
-"""Up to here a permutation is a table, drawn exactly; half a megabyte."""
+"""Up to this length a permutation is a table of at most half a megabyte."""
 
 _PIECE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """How rows are drawn, anew in each epoch.
+    """How rows are drawn. Each epoch has another order.
 
     Parameters
     ----------
     unit : {"auto", "rows", "chunks", "files"}
-        ``rows``: each position of an epoch is drawn from all selected rows. ``chunks``: chunk
-        groups, the rows that lie in the same chunks, are drawn from all files, then rows are drawn
-        within a window of `window_rows`; each chunk is then decoded about once. ``files``: files
-        are drawn, the rows of a file stay in order. ``auto``: ``rows`` where that costs nothing,
-        because a chunk holds one row or the data is contiguous; else ``chunks``.
+        ``rows``: each position of an epoch is drawn from all selected rows. ``chunks``: chunk groups, which are
+        neighbouring rows that share chunks, are drawn from all files; then rows are drawn within a window of
+        `window_rows`. Each chunk is decoded about once. ``files``: files are drawn, and the rows of a file keep their
+        order. ``auto``: ``rows`` if that costs nothing, because a chunk holds one row or the data is contiguous; else
+        ``chunks``.
     seed : int, optional
-        Zero or more. None draws one: `seed` then holds it, and `repr` shows it. A `Position`, or the state of a
-        sampler, carries it: the run that resumes from it takes it over.
+        Zero or more. None draws one: `seed` holds it, and `repr` shows it. A `Position`, and the state of a sampler,
+        contain the seed. The run that resumes takes it over.
     window_rows : int, optional
-        For ``chunks``: rows that are mixed with each other. By default as many as a block holds.
+        For ``chunks``: rows that are mixed with each other. By default about the rows of a block.
     is_drawn : bool
-        Whether a run that resumes may replace the seed with that of the run before; set where `seed` is None.
+        Whether a run that resumes replaces the seed by that of the run before. True if `seed` was None.
 
     Notes
     -----
@@ -69,12 +69,12 @@ class Shuffle:
 
 
 def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Shuffle | None:
-    """Return what a user means by an argument `shuffle`: True and the name of a unit go with `seed`.
+    """Return the value of an argument `shuffle`. True, and the name of a unit, use `seed`.
 
     Raises
     ------
     OptionError
-        If it means nothing.
+        If it has a value that cannot be used.
     """
     if shuffle is None or shuffle is False:
         return None
@@ -88,15 +88,15 @@ def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Sh
 
 
 RoundKeys: TypeAlias = tuple[int, ...]
-"""What `make_key` returns."""
+"""Keys of the rounds of a permutation; see `make_key`."""
 
 
 def make_key(*words: int) -> RoundKeys:
     """Return the round keys of a permutation.
 
-    `numpy.random.SeedSequence` combines the words, so that (seed 42, epoch 1) has nothing to do
-    with (seed 43, epoch 0). It cuts them into 32 bits each and takes missing ones for zeros: their
-    lengths go with them, or (5, 1, 0), (5, 1) and (5 + 2**32,) would be one key.
+    `numpy.random.SeedSequence` combines the words. A sum would give (seed 42, epoch 1) and (seed 43, epoch 0) the same
+    order. It cuts words into 32 bits each, and missing words are zeros. So each word is preceded by its length:
+    otherwise (5, 1, 0), (5, 1) and (5 + 2**32,) would have the same key.
     """
     if min(words) < 0:
         raise OptionError(f"a seed or an epoch is negative: {min(words)}; expected zero or more")
@@ -105,12 +105,12 @@ def make_key(*words: int) -> RoundKeys:
 
 
 def permute(positions: np.ndarray, n: int, key: RoundKeys) -> np.ndarray:
-    """Return where a permutation of ``range(n)`` puts `positions`, without making the permutation.
+    """Return the values of a permutation of ``range(n)`` at `positions`, without making the whole permutation.
 
-    Up to 65,536 it is a table: the order of keyed hashes. Beyond, a Feistel network of two halves
-    of about sqrt(n) values each, so that few results fall beyond `n`, which are walked on until
-    they do not (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"; on halves that
-    differ: Hoang & Rogaway 2010, "On generalized Feistel networks").
+    Up to 65,536 the permutation is a table: the order of keyed hashes. Above, it is a Feistel network of two halves
+    of about sqrt(n) values each. Few results are `n` or more; these are permuted again until they are less (Black &
+    Rogaway 2002, "Ciphers with arbitrary finite domains"; for halves of different sizes: Hoang & Rogaway 2010, "On
+    generalized Feistel networks").
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _walk(values: np.ndarray, n: int, key: RoundKeys, backwards: bool) -> np.nda
     bits = (n - 1).bit_length() // 2
     upper = -(-n >> bits)
     found = np.asarray(values).astype(np.uint64).reshape(-1)
-    # Piece by piece, so that what passes between the steps stays in the processor's cache.
+    # Piece by piece: the intermediate values stay in the cache of the processor.
     for start in range(0, len(found), _PIECE):
         piece = found[start : start + _PIECE]
         _feistel(piece, bits, upper, key, backwards)
@@ -185,7 +185,7 @@ def _walk(values: np.ndarray, n: int, key: RoundKeys, backwards: bool) -> np.nda
 
 
 def _feistel(values: np.ndarray, bits: int, upper: int, key: RoundKeys, backwards: bool) -> None:
-    """Permute ``range(upper << bits)`` in place; the low half has `bits` bits, the high one `upper` values."""
+    """Permute ``range(upper << bits)`` in place. The low half has `bits` bits, the high half has `upper` values."""
     shift, mask, size = np.uint64(bits), np.uint64((1 << bits) - 1), np.uint64(upper)
     low, high = values & mask, values >> shift
     for turn in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
@@ -194,7 +194,7 @@ def _feistel(values: np.ndarray, bits: int, upper: int, key: RoundKeys, backward
             low = (low - step if backwards else low + step) & mask
         else:
             step = _below(mix_in_place(low ^ np.uint64(key[turn])), size)
-            # Modulo `size`, without a division and without falling below zero.
+            # Modulo `size`, without a division. The numbers are unsigned: they must not become negative.
             high += size - step if backwards else step
             high -= np.where(high >= size, size, np.uint64(0))
     np.left_shift(high, shift, out=values)

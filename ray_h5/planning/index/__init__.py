@@ -1,1 +1,1 @@
-"""What is known of files: row counts, schema, small columns."""
+"""Facts of files: row counts, schema, small columns."""

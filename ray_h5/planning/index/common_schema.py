@@ -1,4 +1,4 @@
-"""The columns that all files share, or what keeps the files from sharing them."""
+"""The columns that all files share, or an error that says how the files differ."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Schema = Mapping[str, ColumnSpec]
 def common_columns(
     facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast
 ) -> dict[str, ColumnSpec]:
-    """Return the columns of all files, in dtypes that take what each of them stores.
+    """Return the columns of all files, in dtypes that hold the values of each file.
 
     Parameters
     ----------
     facts : sequence of FileFacts
         The files.
     columns : sequence of str, optional
-        The columns wanted; None takes all.
+        The columns to read; None takes all.
     scope : Scope
         How the files are opened.
     cast : Cast
-        What becomes of columns: files need not agree on what is cast away.
+        The casts while columns are read. The dtypes of columns that are cast may differ between files.
 
     Raises
     ------
     SchemaMismatchError
-        If the files do not agree.
+        If the files differ.
     UnknownColumnError, UnsupportedColumnError
         If no file has a column.
     """
@@ -55,12 +55,12 @@ def common_columns(
 
 
 def check_enums(facts: Sequence[FileFacts], column: str) -> None:
-    """Raise if an integer is called one thing in one file, and another in another.
+    """Raise if an integer of an enum has different names in two files, or a name has different integers.
 
     Raises
     ------
     SchemaMismatchError
-        With both files, and what they call their integers.
+        With both files and their names.
     """
     called: dict[str, tuple[int, FileFacts]] = {}
     meant: dict[int, tuple[str, FileFacts]] = {}
@@ -78,19 +78,19 @@ def _disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismat
     listed = "\n".join(f"  {each.path}: {_shown(enum, common)}" for each, enum in enums)
     return SchemaMismatchError(
         f"column {column!r}: the files disagree on what its integers mean:\n{listed}\n"
-        "Write the column of one of them anew with the integers of the other, or read the files apart."
+        "Write the column of one of them again with the integers of the other, or read the files separately."
     )
 
 
 def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
-    """Show an enum; if it is long, what tells it from the other one."""
+    """Return an enum as text, differences from the other one first."""
     ordered = sorted(enum, key=lambda each: (each in common, each[1]))
     shown = ", ".join(f"{name}={value}" for name, value in ordered[:_MAX_LISTED])
     return shown + (", ..." if len(enum) > _MAX_LISTED else "")
 
 
 def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
-    """Return what becomes of the columns of a file."""
+    """Return the columns of a file as they are compared."""
     return {name: _delivered(each.spec, cast) for name, each in columns.items()}
 
 
@@ -101,7 +101,7 @@ def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
 
 
 def _packed(dtype: np.dtype) -> np.dtype:
-    """Return a compound type without what nobody sees of it in Arrow: padding, and the lengths of strings."""
+    """Return a compound type without what Arrow does not have: padding, and fixed lengths of strings."""
     if dtype.names is not None:
         return np.dtype([(name, _packed(dtype[name])) for name in dtype.names])
     if dtype.subdtype is not None:
@@ -110,7 +110,7 @@ def _packed(dtype: np.dtype) -> np.dtype:
 
 
 def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
-    """Return a column that files agree on once it is read."""
+    """Return the spec that holds the values of a column of all files."""
     if all(each == specs[0] for each in specs):
         return specs[0]
     kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
@@ -130,14 +130,14 @@ def _mismatch(paths: Sequence[str], found: Sequence[Schema], columns: Sequence[s
 
 
 def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
-    """Return what most files have."""
+    """Return the schema that most files have."""
     counts: dict[str, Counter[ColumnSpec]] = {}
     for schema in found:
         for name, spec in schema.items():
             counts.setdefault(name, Counter())[spec] += 1
 
     def is_usual(name: str) -> bool:
-        # Where half of the files have it, the first one decides.
+        # If half of the files have it, the first one decides.
         more = 2 * counts[name].total() - len(found)
         return columns is not None or more > 0 or (more == 0 and name in found[0])
 
@@ -156,7 +156,7 @@ def _difference(expected: Schema, found: Schema) -> str:
 
 
 def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
-    """Return the `dtypes` that would make columns agree which differ in nothing but the dtype of their numbers."""
+    """Return casts for the columns that differ only in the dtype of their numbers."""
     casts = {}
     for name, spec in expected.items():
         others = {schema[name] for schema in wrong if name in schema} - {spec}

@@ -1,4 +1,4 @@
-"""What planning needs to know of one file, and how it is found out."""
+"""The facts of one file that planning needs, and how they are found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHY_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How every file is opened: the group, where its links may lead, and threads for a read."""
+    """How every file is opened: the group, the folders that links may lead to, and threads for a read."""
 
     group: str = "/"
     allow_external: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Scope:
 
     @classmethod
     def of(cls, group: str, allow_external: PathLike | Iterable[PathLike], threads: int = 1) -> Scope:
-        """Return the scope that a user's arguments mean."""
+        """Return the scope for the arguments of a user."""
         return cls(group, as_roots(allow_external), threads)
 
     def open(self, path: str, expect: FileState | None = None) -> RowReader:
@@ -52,13 +52,13 @@ class ColumnFacts:
     Attributes
     ----------
     spec : ColumnSpec
-        As it is delivered.
+        The column as it is delivered.
     num_rows : int
         Length of its first axis.
     chunk_rows : int
-        Rows that are fetched and decoded together; 1 where each row can be had alone.
+        Rows that are fetched and decoded together; 1 if each row can be read alone.
     enum : tuple of (str, int)
-        What the integers of an enum are called.
+        The names of the integers of an enum.
     """
 
     spec: ColumnSpec
@@ -73,7 +73,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of each file.
+    """What to find out about each file.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of one file, in one state. Threads share it: what is learnt makes another one.
+    """Facts of one file, in one state. The value is frozen, as threads share it: new facts make a new value.
 
     Attributes
     ----------
@@ -98,17 +98,17 @@ class FileFacts:
     identity : FileIdentity
         Its state.
     columns : mapping of str to ColumnFacts
-        The columns looked at so far.
+        The columns that were looked at.
     listing : tuple of str, optional
-        The names of all columns that can be read as rows, once they were asked for.
+        The names of all columns that can be read as rows; None if they are not known yet.
     left_out : tuple of (str, str)
-        Columns that have rows which cannot be read, and why; known with the listing.
+        Columns with rows that cannot be read, and why; known with the listing.
     origins : tuple of Origin
         The other files that columns come from.
     sought : SourceStates
         Other files that decide which columns there are; known with the listing.
     values : mapping of ColumnSpec to pyarrow.Array
-        Scalar and virtual columns read so far, one value a row.
+        The values of scalar and virtual columns that were read, one value a row.
     """
 
     path: str
@@ -136,22 +136,22 @@ class FileFacts:
         return sum(array.nbytes for array in self.values.values())
 
     def answers(self, question: Question) -> bool:
-        """Whether nothing has to be read for `question`."""
+        """Return whether these facts answer `question`, so that nothing has to be read."""
         asked = question.columns if question.columns is not None else self.listing
         if asked is None or not all(name in self.columns for name in asked):
             return False
         return not question.values or not self.absent(question)
 
     def absent(self, question: Question) -> list[ColumnSpec]:
-        """Return the columns whose values are asked for and not there, of as many rows as the others have.
+        """Return the columns whose values are asked for and not known for the number of rows of the other columns.
 
-        A file may have columns of several lengths; a mask is then of those that are read with it.
+        A file may have columns of several lengths. A mask belongs to the columns that it is read with.
         """
         rows = self.num_rows(question.columns)
         return [spec for spec in question.values if spec not in self.values or len(self.values[spec]) != rows]
 
     def chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnFacts]:
-        """Return the columns asked for, as far as the file has them."""
+        """Return those of the columns that the file has; None asks for all."""
         names = self.listing if columns is None else columns
         assert names is not None
         return {name: self.columns[name] for name in names if name in self.columns}
@@ -162,19 +162,19 @@ class FileFacts:
         Raises
         ------
         SchemaMismatchError
-            If they differ.
+            If the columns have different numbers of rows.
         """
         chosen = self.chosen(columns)
         return common_rows(self.path, chosen) if chosen or columns is None else 0
 
     def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:
-        """Return these facts and those of more columns."""
+        """Return these facts together with those of more columns."""
         columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()}
         sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
         return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
 
     def merged(self, found: FileFacts) -> FileFacts:
-        """Return these facts and those found since; only the latter where the file is no longer as it was."""
+        """Return these facts and those found since; only the latter if the file changed."""
         sources = dict(self.sources)
         if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
             return found
@@ -190,7 +190,7 @@ class FileFacts:
         )
 
     def holds(self, other: FileFacts) -> bool:
-        """Whether there is nothing in `other` that is not known here too, of the same state of the file."""
+        """Return whether all facts of `other` are here too, for the same state of the file."""
         return (
             self.identity == other.identity
             and set(self.sources) == set(other.sources)
@@ -200,33 +200,31 @@ class FileFacts:
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
-    def outline(self) -> FileFacts:
-        """Return these facts with values of which nothing is left but how many there are."""
-        return replace(self, values={spec: pa.nulls(len(array)) for spec, array in self.values.items()})
-
     def owned(self, known: FileFacts | None) -> FileFacts:
-        """Return these facts with values that keep no memory but their own, but for those that `known` has."""
+        """Return these facts with values that are copied, except values that `known` has already.
+
+        A slice keeps all of its array in memory. A result of a Ray task keeps its place in the object store.
+        """
         there = {} if known is None else known.values
-        # A slice keeps the whole of what it is cut from, and what came from a Ray task its place in the object store.
         values = {spec: array if array is there.get(spec) else _copied(array) for spec, array in self.values.items()}
         return replace(self, values=values)
 
 
 def _merged(known: tuple[Origin, ...], found: tuple[Origin, ...]) -> tuple[Origin, ...]:
-    """Return the origins of all columns; those found, which other files share, where they are all."""
+    """Return the origins of all columns; `found` itself if it has all, as other files share that object."""
     sources = {name: origin.sources for origin in (*known, *found) for name in origin.columns}
     grouped = Origin.grouped(sources)
     return found if grouped == found else grouped
 
 
 def _copied(array: pa.Array) -> pa.Array:
-    return pa.concat_arrays([array[:0], array])  # of one array it would return a view
+    return pa.concat_arrays([array[:0], array])  # of one array alone, it would return a view
 
 
 def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) -> FileFacts:
-    """Return what is known of a file and what is asked of it.
+    """Return the known facts of a file together with the answers to a question.
 
-    Columns that it lacks are left for the comparison of all files.
+    A column that the file lacks is no error here: the comparison of all files reports it.
     """
     with scope.open(path, facts.state if facts is not None else None) as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
@@ -236,12 +234,12 @@ def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) 
 
 
 def check_planned(reader: RowReader, column: str, rows: int) -> None:
-    """Raise unless a column has as many rows as it is known to have, of a file that did not change since.
+    """Raise unless a column has the number of rows that was planned. The file did not change since.
 
     Raises
     ------
     StaleIndexError
-        If an index on disk said it wrongly: nothing else does.
+        If not: only a wrong index on disk can be the cause.
     """
     found = reader.find([column])[column]
     if found.num_rows != rows:
@@ -251,8 +249,8 @@ def check_planned(reader: RowReader, column: str, rows: int) -> None:
 def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
     """Return the message for a column that is not what an index on disk says."""
     return (
-        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. What index_dir keeps of "
-        "it is wrong: delete that folder, and make it again."
+        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. Its entry in "
+        "index_dir is wrong: delete that folder, and build the index again."
     )
 
 
@@ -294,12 +292,12 @@ def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) ->
 
 
 def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
-    """Return the columns that can be delivered, and why others cannot."""
+    """Return the columns that can be delivered, and why the others cannot."""
     found: dict[str, ColumnLayout] = {}
     refused = {}
     for name, error in layout.refused.items():
         if not isinstance(error, UnsupportedColumnError):
-            raise error  # a column of rows, and asked for
+            raise error  # it may be a column of rows, and all columns are asked for
         refused[name] = error
     for name, column in layout.columns.items():
         try:
@@ -314,7 +312,7 @@ def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tup
 
 
 def _why(name: str, error: Exception) -> str:
-    """Return what an error says of a column, in a few words."""
+    """Return the reason in an error about a column, in a few words."""
     message = str(error)
     said = message.partition(f"column {name!r}")[2] or message
     return shorten(re.split("; |[.] ", said, maxsplit=1)[0].strip(" ,"), _WHY_CHARACTERS, placeholder=" ...")

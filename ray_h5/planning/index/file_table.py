@@ -9,21 +9,22 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import OptionError
+from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.storage.byte_source import FileIdentity
 
 _MAX_ROWS = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FileTable:
-    """The files, as arrays: what grows with their number is not made of Python objects.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FileTable(ComparedByContent):
+    """The files, as arrays: they take less memory than a Python object for each file.
 
     Attributes
     ----------
     paths : pyarrow.LargeBinaryArray
         Their paths as bytes, which need not be UTF-8, in the order of row ids.
     identities : numpy.ndarray
-        int64 of shape (files, 4): the fields of `FileIdentity`; of an inode the same 64 bits.
+        int64 of shape (files, 4): the fields of `FileIdentity`. Inodes are unsigned; they keep their 64 bits.
     starts : numpy.ndarray
         int64 of shape (files + 1,): row id of each file's first row; the last entry is the
         number of rows.
@@ -38,8 +39,8 @@ class FileTable:
         if sum(rows) > _MAX_ROWS:
             most = max(range(len(rows)), key=rows.__getitem__)
             raise OptionError(
-                f"the files say that they have {sum(rows)} rows, and there are row ids for {_MAX_ROWS}; most has "
-                f"{paths[most]}, {rows[most]}. Leave out files that were made large and hold nothing."
+                f"the files have {sum(rows)} rows; expected at most {_MAX_ROWS}. The largest file is "
+                f"{paths[most]} with {rows[most]} rows. Leave out files that declare rows which they do not hold."
             )
         states = np.array([(each.size, each.mtime_ns, each.ctime_ns) for each in identities], np.int64)
         inodes = np.array([each.inode for each in identities], np.uint64).view(np.int64)  # some are 2**63 and more
@@ -66,7 +67,7 @@ class FileTable:
         return FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
 
     def where(self, row_id: int) -> str:
-        """Say where a row is, for messages."""
+        """Return the place of a row, for messages."""
         file = int(self.files_of(np.array([row_id]))[0])
         return f"{self.path(file)}, row {row_id - self.starts[file]}"
 

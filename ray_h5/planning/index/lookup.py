@@ -1,4 +1,4 @@
-"""How facts of many files are found: in memory, on disk, or by looking; spread over threads or tasks."""
+"""How facts of many files are found: in memory, in index files, or in the files themselves."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 
-from ray_h5.planning.index.cache import MEMORY, add, keep, note_kept, recall
+from ray_h5.planning.index.cache import MEMORY, get, put
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Question, Scope, learn
 from ray_h5.planning.index.sources import Origin
 
 logger = logging.getLogger(__name__)
 
-_GROUP_FILES = 64
+_BATCH_FILES = 64
 _THREADS = 8
 _HEAD_BYTES = 64 << 10
 _PROGRESS_S = 5.0
 
 Spread = Callable[[Callable[[list[str]], list[FileFacts]], Sequence[list[str]]], Iterable[list[FileFacts]]]
-"""Applies a function to groups of paths, several at a time, and yields what it returns in their order."""
+"""Applies a function to lists of paths, several at a time, and yields the results in the order of the lists."""
 
 
-def read_ahead(work: Callable[[list[str]], list[FileFacts]], groups: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
-    """Do the work here, group by group, while threads have the beginnings of the next files fetched.
+def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
+    """Do the work in this process, list by list, while threads read the beginnings of the next files.
 
-    libhdf5 has one lock, and threads that take turns with it and with Python's own made this two to three times
-    slower (measured); what they can share is the wait for a disk or a network.
+    To do the work in threads is two to three times slower (measured): they take turns with the lock of libhdf5 and
+    with that of Python. But they can share the wait for a disk or a network.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        for group, following in zip_longest(groups, groups[1:], fillvalue=()):
+        for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
             fetched = [pool.submit(_fetch, path) for path in following]
-            yield work(list(group))
+            yield work(list(batch))
             for each in fetched:
                 each.cancel()
 
 
 def _fetch(path: str) -> None:
-    """Bring the beginning of a file into the page cache. Whatever is wrong with the file, the work itself finds."""
+    """Bring the beginning of a file into the page cache. The work itself reports what is wrong with the file."""
     with contextlib.suppress(OSError):
-        # A pipe by that name would keep a plain open waiting for its writer.
+        # O_NONBLOCK: if the path is a pipe, a plain open would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.read(descriptor, _HEAD_BYTES)
@@ -61,9 +61,9 @@ class Lookup:
     scope : Scope
         How the files are opened.
     index_dir : str, optional
-        A folder in which to keep them.
+        The folder of index files.
     spread : callable
-        What spreads the work.
+        Runs the work, here or in tasks.
     """
 
     scope: Scope = field(default_factory=Scope)
@@ -71,53 +71,55 @@ class Lookup:
     spread: Spread = read_ahead
 
     def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
-        """Return the facts of each file; those known to this process are not looked up again, only kept."""
-        known = {path: facts for path in paths if (facts := self._in_memory(path, question)) is not None}
+        """Return the facts of each file. Facts that this process knows are not looked up again, only stored."""
+        known: dict[str, FileFacts] = {}
+        progress = _Progress(len(paths))
+        for path in paths:
+            facts = MEMORY.get(path, self.scope)
+            if facts is not None and facts.answers(question):
+                self._store(facts)
+                known[path] = facts
+                progress.add(1)
         unknown = [path for path in paths if path not in known]
-        log = _Progress(len(paths))
-        if self.index_dir is not None:
-            for facts in known.values():
-                keep(facts, self.scope, self.index_dir)
-                log.add(1)
-        groups = [unknown[i : i + _GROUP_FILES] for i in range(0, len(unknown), _GROUP_FILES)]
+        batches = [unknown[i : i + _BATCH_FILES] for i in range(0, len(unknown), _BATCH_FILES)]
         work = partial(answer_files, question, self.scope, self.index_dir)
         specs: dict[ColumnFacts, ColumnFacts] = {}
         origins: dict[Origin, Origin] = {}
-        for answers in self.spread(work, groups) if len(groups) > 1 else map(work, groups):
+        for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
             for facts in answers:
-                # Equal facts of many files become one object.
+                # Equal facts of many files share one object, to save memory.
                 shared = {name: specs.setdefault(each, each) for name, each in facts.columns.items()}
                 sources = tuple(origins.setdefault(each, each) for each in facts.origins)
                 known[facts.path] = replace(facts, columns=shared, origins=sources)
-                MEMORY.put(known[facts.path], self.scope)
-                if self.index_dir is not None:
-                    note_kept(known[facts.path], self.scope, self.index_dir)
-            log.add(len(answers))
+                MEMORY.put(known[facts.path], self.scope, self.index_dir)
+            progress.add(len(answers))
         return [known[path] for path in paths]
 
-    def _in_memory(self, path: str, question: Question) -> FileFacts | None:
-        facts = MEMORY.get(path, self.scope)
-        return facts if facts is not None and facts.answers(question) else None
+    def _store(self, facts: FileFacts) -> None:
+        """Store what this process knows of a file, unless the index file has it: it may have been found without one."""
+        if self.index_dir is not None and not MEMORY.is_stored(facts.path, self.scope, self.index_dir):
+            put(facts, get(facts.path, self.scope, self.index_dir), self.scope, self.index_dir)
+            MEMORY.put(facts, self.scope, self.index_dir)
 
 
 def answer_files(question: Question, scope: Scope, index_dir: str | None, paths: list[str]) -> list[FileFacts]:
-    """Find out about some files, in whichever process."""
+    """Return the facts of some files, and store them in `index_dir`. This may run in a task."""
     found = []
     for path in paths:
-        kept = None if index_dir is None else recall(path, scope, index_dir)
+        stored = None if index_dir is None else get(path, scope, index_dir)
         facts = MEMORY.get(path, scope)
-        if kept is not None:
-            facts = kept if facts is None else kept.merged(facts)
+        if stored is not None:
+            facts = stored if facts is None else stored.merged(facts)
         if facts is None or not facts.answers(question):
             facts = learn(facts, path, question, scope)
         if index_dir is not None:
-            add(facts, kept, scope, index_dir)
+            put(facts, stored, scope, index_dir)
         found.append(facts)
     return found
 
 
 class _Progress:
-    """Says how far a long look-up has come."""
+    """Logs the progress of a long look-up."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._said = total, 0, time.monotonic()

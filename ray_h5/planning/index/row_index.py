@@ -1,4 +1,4 @@
-"""The facts about all files that planning needs: row counts, the common schema, small columns."""
+"""The facts of all files that planning needs: row counts, the common schema, small columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,11 @@ from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few
+from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.index.common_schema import check_enums, common_columns
 from ray_h5.planning.index.file_facts import FileFacts, Question, Scope, check_planned
 from ray_h5.planning.index.file_table import FileTable
+from ray_h5.planning.index.found import Found, FoundCell
 from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
@@ -33,19 +34,14 @@ from ray_h5.storage.local import check_regular_file, identity_now
 
 logger = logging.getLogger(__name__)
 
-
 _MAX_LOOKED_AT = 1000
-"""As many files are looked at for an error to list all that are not HDF5."""
-
+"""An error that lists the files that are not HDF5 looks at this many files."""
 
 _MAX_LISTED = 5
 
 
-_MAX_CARRIED_BYTES = 32 << 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowIndex:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RowIndex(ComparedByContent):
     """Row counts, schema and small columns of all files.
 
     Attributes
@@ -55,11 +51,13 @@ class RowIndex:
     columns : mapping of str to ColumnSpec
         The schema that they share, as they store it.
     chunk_rows : mapping of str to int
-        Rows of a chunk of each column; of the file where they are most.
+        Rows of a chunk of each column; the largest of all files.
     lookup : Lookup
-        How more is found out.
+        How more is looked up.
     cast : Cast
-        What becomes of columns while they are read.
+        The casts while columns are read.
+    found : FoundCell
+        What was looked up since: the one part that changes. It is no part of the value.
     """
 
     files: FileTable
@@ -67,9 +65,7 @@ class RowIndex:
     chunk_rows: Mapping[str, int]
     lookup: Lookup
     cast: Cast = field(default_factory=Cast)
-    _found: dict[str, ColumnSpec] = field(default_factory=dict, repr=False)
-    _values: dict[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict, repr=False)
-    _sources: list[SourceTable] = field(default_factory=list, repr=False)
+    found: FoundCell = field(default_factory=FoundCell, repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -81,10 +77,10 @@ class RowIndex:
 
     @property
     def chunk_group_rows(self) -> int:
-        """Rows that are best read together: the most that a chunk of one of the wide columns holds.
+        """Rows that are best read together: the largest number of rows that a chunk of a wide column holds.
 
-        A column with less than a quarter of the widest one's bytes may be read more often than
-        once; and the size of strings and lists is not known before they are read.
+        Columns with less than a quarter of the bytes of the widest one do not count: to read them more than once is
+        cheap. The size of strings and lists is not known before they are read.
         """
         known = [spec for spec in self.columns.values() if spec.kind not in {"string", "list"}]
         columns = known or list(self.columns.values())
@@ -92,28 +88,28 @@ class RowIndex:
         return max(self.chunk_rows[spec.name] for spec in columns if 4 * spec.row_bytes >= widest)
 
     def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
-        """Return the specs of columns, also of such that are not among `columns`, and of virtual ones.
+        """Return the specs of columns. They may be virtual, or columns of the files that are not in `columns`.
 
         Raises
         ------
         UnknownColumnError, SchemaMismatchError
-            If a file does not have them, or not with as many rows as its other columns.
+            If a file lacks one, or its other columns have another number of rows.
         """
-        for name in names:
-            if parse_virtual(name):
-                self._found.setdefault(name, virtual_spec(name))
-        absent = [name for name in names if name not in self.columns and name not in self._found]
+        known = {**{name: virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.value.columns}
+        known.update(self.columns)
+        absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
-                also = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
-                _check_same_rows(self, also.files, absent)
-            self._learn_sources(also.sources_of(absent))
-            self._found.update(also.columns)
-        return {name: self.columns.get(name) or self._found[name] for name in names}
+                more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
+                _check_same_rows(self, more.files, absent)
+            self._add_sources(more.sources_of(absent))
+            self.found.update(lambda found: found.with_columns(more.columns))
+            known.update(more.columns)
+        return {name: known[name] for name in names}
 
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
-        """The specs of `columns`, and of others that are cast for predicates, as they are delivered."""
+        """The specs, as they are delivered, of `columns` and of other columns that are cast for predicates."""
         return {name: self.cast(spec) for name, spec in self.find([*self.columns, *self.cast.dtypes]).items()}
 
     def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -136,7 +132,8 @@ class RowIndex:
         StaleIndexError, MissingSourceError
             If a file, or another that the columns come from, is no longer as it was.
         """
-        absent = tuple(spec for spec in columns if spec not in self._values)
+        known = self.found.value.values
+        absent = tuple(spec for spec in columns if spec not in known)
         if len(absent) < len(columns):
             self._check_unchanged(self.sources_of(spec.name for spec in columns if spec not in absent))
         if absent:
@@ -145,57 +142,51 @@ class RowIndex:
             self._check_current(answers, [spec.name for spec in absent])
             for column, _ in filter(None, (parse_virtual(spec.name) for spec in absent)):
                 check_enums(answers, column)
-            for spec in absent:
-                self._values[spec] = _joined(answers, spec)
-        return {spec.name: self._values[spec] for spec in columns}
+            new = {spec: _joined(answers, spec) for spec in absent}
+            self.found.update(lambda found: found.with_values(new))
+            known = {**known, **new}
+        return {spec.name: known[spec] for spec in columns}
 
     @property
     def looked_up(self) -> list[str]:
         """The columns whose values were looked up so far, by `small_columns`."""
-        return list({spec.name: None for spec in self._values})
+        return list({spec.name: None for spec in self.found.value.values})
 
     def sources_of(self, names: Iterable[str]) -> SourceTable:
-        """Return the other files that columns, and those that virtual ones are computed from, come from."""
+        """Return the source files of columns, and of the columns that virtual ones are computed from."""
         read = dict.fromkeys(each for name in names for each in read_for(name))
-        return reduce(SourceTable.joined, (table.only(read) for table in self._sources), SourceTable())
+        # Tables without these columns stay out: their files are not looked at.
+        tables = (table.only(read) for table in self.found.value.sources)
+        return reduce(SourceTable.joined, tables, SourceTable())
 
     def _check_current(self, answers: Sequence[FileFacts], names: Sequence[str]) -> None:
         for file, facts in enumerate(answers):
             check_identity(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(each for name in names for each in read_for(name))])
-        self._learn_sources(SourceTable.of([facts.origins for facts in answers], read))
+        self._add_sources(SourceTable.of([facts.origins for facts in answers], read))
 
-    def _learn_sources(self, found: SourceTable) -> None:
-        """Add the sources of columns not looked at before; raise if those of the others changed."""
-        for known in self._sources:
-            known.check_same(found, self.files)
-        new = found.only(name for name in found.columns if not any(name in known.columns for known in self._sources))
-        if new.columns:
-            self._sources.append(new)
+    def _add_sources(self, sources: SourceTable) -> None:
+        """Add the sources of columns that are new; raise if those of the other columns changed."""
+        for known in self.found.value.sources:
+            known.check_same(sources, self.files)
+        self.found.update(lambda found: found.with_sources(sources))
 
     @contextlib.contextmanager
     def _noticing_changes(self) -> Iterator[None]:
-        """Where the look at files fails, and one of them changed since the index was made, raise that."""
+        """If a look-up fails, and a file changed since the index was made, raise an error that says so."""
         try:
             yield
         except RayH5Error:
-            self._check_unchanged(reduce(SourceTable.joined, self._sources, SourceTable()))
+            self._check_unchanged(self.found.value.all_sources)
             raise
 
     def _check_unchanged(self, sources: SourceTable) -> None:
-        """Look at each file, and at each source once; raise if one is not as it was."""
+        """Raise if a file or a source changed; looks at each of them once."""
         for file, path in enumerate(self.files.all_paths()):
             check_identity(path, self.files.identity(file), FileIdentity.of(check_regular_file(path)))
         if any(identity_now(path) != state for path, state in map(sources.source, range(len(sources.paths)))):
             for file, path in enumerate(self.files.all_paths()):
                 check_state(path, FileState(self.files.identity(file), sources.of_file(file)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Many values stay behind: another process reads those that it needs.
-        few = sum(values.nbytes for values in self._values.values()) <= _MAX_CARRIED_BYTES
-        values = self._values if few else {}
-        found = (self._found, values, self._sources)
-        return RowIndex, (self.files, self.columns, self.chunk_rows, self.lookup, self.cast, *found)
 
 
 def build_index(
@@ -211,11 +202,11 @@ def build_index(
     paths : sequence of str
         The files, in the order of row ids.
     columns : sequence of str, optional
-        The columns wanted; None takes all that can be read as rows.
+        The columns to read; None takes all that can be read as rows.
     lookup : Lookup, optional
-        How facts of files are found.
+        How facts of files are looked up.
     cast : Cast, optional
-        What becomes of columns while they are read: files need not agree on what is cast away.
+        The casts while columns are read. The dtypes of columns that are cast may differ between files.
 
     Raises
     ------
@@ -240,29 +231,30 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     except NotHDF5Error as exc:
         raise _list_others(paths, exc) from exc
     if columns is None:
-        _say_what_is_left_out(facts)
-    agreed = common_columns(facts, columns, lookup.scope, cast)
+        _warn_of_left_out(facts)
+    common = common_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
-    chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in agreed}
-    sources = SourceTable.of([each.origins for each in facts], agreed)
-    return RowIndex(files, agreed, chunk_rows, lookup, cast, _sources=[sources] if sources.columns else [])
+    chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
+    sources = SourceTable.of([each.origins for each in facts], common)
+    return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)))
 
 
 def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
-    """Return an error that also lists the others of several files that are not HDF5, up to a few."""
+    """Return an error that lists more files that are not HDF5, if there are more."""
     found = list(islice(filter(None, map(_why_not_hdf5, paths[:_MAX_LOOKED_AT])), _MAX_LISTED + 1))
-    if len(paths) == 1 or not found:  # of one file, of what a link in one leads to, or far behind
+    # Nothing is found if the error is of a file that a link leads to, or is beyond the first files.
+    if len(paths) == 1 or not found:
         return first
     listed = "\n".join(f"  {why}" for why in found[:_MAX_LISTED])
     more = "\n  and more" if len(found) > _MAX_LISTED else ""
     return NotHDF5Error(
-        f"among the {len(paths)} files are some that are not HDF5:\n{listed}{more}\n"
-        "Move them away, or name the others: by a glob that leaves these out, or one by one."
+        f"some of the {len(paths)} files are not HDF5:\n{listed}{more}\n"
+        "Move them away, or name the others: with a glob that leaves these out, or one by one."
     )
 
 
 def _why_not_hdf5(path: str) -> str | None:
-    with contextlib.suppress(RayH5Error):  # what else is wrong with it is said once these are gone
+    with contextlib.suppress(RayH5Error):  # other errors appear once these files are gone
         try:
             open_h5(path).close()
         except NotHDF5Error as exc:
@@ -270,7 +262,7 @@ def _why_not_hdf5(path: str) -> str | None:
     return None
 
 
-def _say_what_is_left_out(facts: Sequence[FileFacts]) -> None:
+def _warn_of_left_out(facts: Sequence[FileFacts]) -> None:
     left_out = {name: why for each in facts for name, why in each.left_out}
     if left_out:
         shown = few([f"{name} ({why})" for name, why in left_out.items()], _MAX_LISTED)
@@ -295,6 +287,6 @@ def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) ->
 
 
 def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
-    """Return a column of all files in memory of its own."""
+    """Return a column of all files, copied into memory of its own."""
     whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type)
     return pa.chunked_array([whole.combine_chunks()], spec.kept_type)

@@ -1,4 +1,4 @@
-"""A predicate of pyarrow, which does not tell the columns that it names -> the row ids that pass it."""
+"""A predicate of pyarrow -> the row ids that pass it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expre
 def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
     """Return the columns that an expression of pyarrow names.
 
-    There is no way to ask it; but on a table that lacks one it says which.
+    pyarrow cannot list them. But its error for a table without one of them contains the name.
     """
     found: dict[str, ColumnSpec] = {}
     while (name := _first_missing(predicate, found)) is not None:
@@ -48,18 +48,18 @@ def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: 
 
 
 def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) -> str | None:
-    # Without any column a table could not be filtered at all.
+    # A table without any column cannot be filtered.
     table = pa.table({"": pa.array([], pa.int8()), **{name: _nothing(spec) for name, spec in found.items()}})
     try:
         table.filter(predicate)
     except pa.ArrowInvalid as exc:
-        # Names may look like anything: what follows them is known, and taken off.
+        # A name may contain any text, so it is found by what surrounds it.
         columns = "\n".join(f"{column.name}: {column.type}" for column in table.schema)
         match = _MISSING.fullmatch(str(exc).removesuffix(f" in {columns}"))
         name = match and (match[1] or match[2])
         return name if name and name not in found else None
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return None  # evaluating it says what is wrong
+        return None  # the evaluation reports what is wrong
     return None
 
 

@@ -1,4 +1,4 @@
-"""What is known of a file <-> bytes: an Arrow IPC stream, whose metadata says in JSON what its columns are."""
+"""Facts of a file <-> bytes: an Arrow IPC stream with the values. Its metadata describes the columns in JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ray_h5.storage.byte_source import FileIdentity
 _FOREIGN = (
     pa.ArrowException, OSError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError,
 )  # fmt: skip
-"""What Arrow, JSON and numpy raise for bytes that are none of theirs; Arrow also an OSError."""
+"""The errors of Arrow, JSON and numpy for bytes that they cannot parse."""
 
 _MOST_ROWS = (1 << 63) - 1
 _DTYPE = re.compile(r"[<>|][biufcmMOSUV]\d*(\[\w+\])?")
@@ -32,7 +32,7 @@ _DTYPE_KINDS: dict[Kind, str] = {
 
 
 def to_body(facts: FileFacts, named: list[Any]) -> bytes:
-    """Return the bytes for some facts; `named` says whose they are."""
+    """Return the bytes for some facts; `named` identifies the file and the scope."""
     sources = {each: number for number, each in enumerate(facts.sources)}
     described = {
         "of": named,
@@ -45,7 +45,7 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
-    # A table of one row: not all columns need to be of one length.
+    # A table of one row, with a list in each column: the lengths of columns may differ.
     columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in facts.values.values()]
     fields = [(f"{i}", column.type) for i, column in enumerate(columns)]
     schema = pa.schema(fields, metadata={"ray_h5": json.dumps(described)})
@@ -57,12 +57,12 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
 
 
 def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
-    """Return what `to_body` was given.
+    """Return the facts that `to_body` was given.
 
     Raises
     ------
     ValueError
-        If the bytes are anything else, or of another file.
+        If the bytes are no facts, or facts of another file.
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -138,7 +138,7 @@ def _check_values(facts: FileFacts) -> None:
 
 
 def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
-    """Whether a column, as it is stored, can have values of these: a predicate may have them cast."""
+    """Return whether values of `spec` can come from a stored column: a predicate may cast them."""
     if parse_virtual(spec.name) is not None:
         return spec == virtual_spec(spec.name)
     if stored is None or not spec.is_scalar or not stored.is_scalar:

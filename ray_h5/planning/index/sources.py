@@ -1,4 +1,4 @@
-"""Other files that columns come from, as a plan knows them: by external links, virtual datasets, external storage."""
+"""Source files: other files that columns come from, by external links, virtual datasets or external storage."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from ray_h5.hdf5.checks.changed_files import check_same_sources
 from ray_h5.hdf5.layout import SourceStates
+from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.storage.byte_source import FileIdentity
 
 if TYPE_CHECKING:
     from ray_h5.planning.index.file_table import FileTable
 
 _NOT_THERE = (-1, 0, 0, 0)
-"""In place of the state of a source that is not there: no file has so few bytes."""
+"""Stands for the state of a source that does not exist: no file has a negative size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +46,18 @@ class Origin:
         return tuple(Origin(tuple(names), states) for states, names in columns.items())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SourceTable:
-    """The sources of columns of many files, as arrays: each source once, and each set of them that a column has once.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SourceTable(ComparedByContent):
+    """The sources of columns of many files, as arrays. Each source, and each set of sources, is there once.
 
     Attributes
     ----------
     paths : pyarrow.LargeBinaryArray
         The sources.
     states : numpy.ndarray
-        int64 of shape (sources, 4): the fields of `FileIdentity`, of an inode the same 64 bits; -1 and zeros for one
-        that is not there.
+        int64 of shape (sources, 4): the fields of `FileIdentity`; -1 and zeros for a source that does not exist.
     members : numpy.ndarray
-        int64: the numbers of the sources of one set after the other.
+        int64: the numbers of the sources, set by set.
     ends : numpy.ndarray
         int64 of shape (sets,): where the members of each set end. Set 0 has none.
     columns : mapping of str to numpy.ndarray
@@ -88,7 +88,7 @@ class SourceTable:
         members = [sources.setdefault(each, len(sources)) for states in sets for each in states]
         paths = pa.array([path.encode("utf-8", "surrogateescape") for path, _ in sources], pa.large_binary())
         states = np.array([_as_numbers(state) for _, state in sources], np.int64).reshape(-1, 4)
-        # Columns are often in the same files: one array is then that of all.
+        # Columns often have the same sources: they share one array.
         shared: dict[bytes, np.ndarray] = {}
         columns = {name: shared.setdefault(columns[name].tobytes(), columns[name]) for name in sorted(columns)}
         ends = np.cumsum([len(states) for states in sets], dtype=np.int64)
@@ -100,7 +100,7 @@ class SourceTable:
         return SourceTable(self.paths, self.states, self.members, self.ends, columns) if columns else SourceTable()
 
     def joined(self, other: SourceTable) -> SourceTable:
-        """Return a table of the columns of both; those of `other`, where both have one."""
+        """Return a table of the columns of both; of a column that both have, the entry of `other`."""
         if not self.columns or not other.columns:
             return self if self.columns else other
         return SourceTable(
@@ -124,7 +124,7 @@ class SourceTable:
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def source(self, number: int) -> tuple[str, FileIdentity | None]:
-        """Return a source and its state, or None for one that is not there."""
+        """Return a source and its state; the state is None if the source does not exist."""
         size, mtime_ns, ctime_ns, inode = self.states[number].tolist()
         path = self.paths[number].as_py().decode("utf-8", "surrogateescape")
         return path, None if size < 0 else FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
@@ -135,7 +135,7 @@ class SourceTable:
         Parameters
         ----------
         found : SourceTable
-            What was found later of the same files.
+            The sources of the same files, found later.
         files : FileTable
             The files.
 
@@ -146,17 +146,12 @@ class SourceTable:
         """
         names = self.columns.keys() & found.columns.keys()
         mine, others = self.only(sorted(names)), found.only(sorted(names))
-        if not names or mine._is(others):
+        if not names or mine == others:
             return
         for file in range(len(files)):
             now = others.of_file(file)
             for name, states in mine.of_file(file).items():
                 check_same_sources(files.path(file), name, states, now.get(name, ()))
-
-    def _is(self, other: SourceTable) -> bool:
-        arrays = ((self.states, other.states), (self.members, other.members), (self.ends, other.ends))
-        sets = ((self.columns[name], other.columns[name]) for name in self.columns)
-        return self.paths.equals(other.paths) and all(np.array_equal(*pair) for pair in (*arrays, *sets))
 
     def _members(self, number: int) -> np.ndarray:
         return self.members[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]

@@ -1,1 +1,1 @@
-"""Which rows are wanted: what a user writes -> expressions -> row ids."""
+"""Predicates: criteria of a user -> expressions -> row ids."""

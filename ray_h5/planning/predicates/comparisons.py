@@ -1,7 +1,7 @@
 """Comparisons of a column with a number, exact for any type of the column.
 
-The type is not known where the expression is made. pyarrow itself casts both sides to a common type: that of int64
-and a float may hold neither, and that of uint64 and a signed integer is int64.
+The type is not known when the expression is made. pyarrow casts both sides to a common type, which loses digits: no
+common type holds all values of int64 and float64; for uint64 and a signed integer pyarrow takes int64.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LARGE = [pa.scalar(Decimal(sign * 10**75), pa.decimal256(76)) for sign in (1, -
 
 
 def equals(column: pc.Expression, value: Any) -> pc.Expression:
-    """Return the expression that a column holds a value; none is NaN."""
-    # pyarrow compares no boolean with a number, but looks it up among integers, and the other way round.
+    """Return the expression that a column holds a value. NaN equals no value."""
+    # pyarrow does not compare booleans with numbers. `isin` does.
     if isinstance(value, (int, float)) and value in _BOOLEANS:
         return one_of(column, [value])
     side, literal = _sides(column, value)
@@ -51,7 +51,7 @@ def one_of(column: pc.Expression, values: list[Any]) -> pc.Expression:
     others = [value for value in values if not _is_whole(value) and not isinstance(value, float)]
     found = []
     if ones := [value for value in _BOOLEANS if value in wholes]:
-        found.append(column.isin(pa.array(ones)))  # what a column of booleans has; it would take any number for True
+        found.append(column.isin(pa.array(ones)))  # apart: in a boolean column any number would be True
     if larger := sorted(wholes.difference(_BOOLEANS)):
         # As decimals they fit any column of numbers.
         found.append(column.isin(pa.array([pa.scalar(Decimal(value), _DECIMAL) for value in larger])))
@@ -68,7 +68,7 @@ def one_of(column: pc.Expression, values: list[Any]) -> pc.Expression:
 
 def _one_of_fractions(column: pc.Expression, values: list[float]) -> pc.Expression:
     """Return the expression that a column holds one of some floats that no integer equals."""
-    # To look up floats pyarrow casts integers to them, and refuses large ones. Of decimals it casts any.
+    # `isin` with floats casts integers to floats and refuses large ones. It casts any decimal.
     doubles = column - Decimal(0) + 0.0
     found = doubles.isin(pa.array(values))
     rounded = [_float32(value) for value in values if not _is_float32(value)]
@@ -76,32 +76,33 @@ def _one_of_fractions(column: pc.Expression, values: list[float]) -> pc.Expressi
 
 
 def _is_of_float32(column: pc.Expression, values: list[float]) -> pc.Expression:
-    """Return the expression that a column is of float32, where it holds one of some values; pyarrow tells no types.
+    """Return the expression that a column is of float32, where it holds one of some values.
 
-    Arithmetic with integers keeps the type of a column: a third of 1 is another number in float32. Infinite values
-    give NaN there; but what is looked up is cast to the type of the column, and 1e75 is infinite in float32.
+    An expression cannot ask for the type of a column. But arithmetic with integers keeps the type, and a third of 1 is
+    another number in float32. Infinite values give NaN in that test. For these, `isin` casts what it looks up to the
+    type of the column, and 1e75 is infinite in float32.
     """
     found = (column - column + 1) / 3 - Decimal(0) == _THIRD
     return found | column.isin(pa.array(_LARGE)) if any(map(math.isinf, values)) else found
 
 
 def _sides(column: pc.Expression, value: Any) -> tuple[pc.Expression, Any]:
-    """Return the column and the value, such that pyarrow compares them without a loss.
+    """Return the column and the value in forms that pyarrow compares exactly.
 
     pyarrow compares integers with a decimal as decimals, and floats with it as floats.
     """
     if _is_whole(value):
         return column, Decimal(int(value))
-    # Integers become decimals here, which it casts to floats even where they are rounded. No rounding passes a float
-    # that is not whole, or is larger than all of them.
+    # Integers become decimals, and these become floats, rounded. The result is still right: rounding does not move an
+    # integer past a float that is not whole, or that is larger than all integers of a column.
     return (column - Decimal(0), value) if isinstance(value, float) else (column, value)
 
 
 def _or_equal(compared: pc.Expression, column: pc.Expression, value: Any) -> pc.Expression:
-    """Let a comparison with a number also hold for what equals it in the dtype of the column.
+    """Return a comparison that also holds for values that equal the number in the dtype of the column.
 
-    pyarrow compares a narrower column as float64, where the 0.1 of float32 is another number than 0.1. No value of
-    that type lies between the two, so that either will do.
+    pyarrow compares a float32 column as float64, where the 0.1 of float32 differs from 0.1. No float32 value is
+    between the two, so ``<=`` and ``>=`` may use either.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or _is_float32(value):
         return compared

@@ -1,4 +1,4 @@
-"""What a user writes to choose rows -> an expression over any kind of field."""
+"""Criteria: what users write to choose rows -> an expression of pyarrow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import PredicateError
+from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.predicates.comparisons import at_least, at_most, equals, one_of
 
 
@@ -40,7 +41,7 @@ class AnyEqual:
 
 @dataclass(frozen=True, slots=True)
 class RowMask:
-    """A mask kept in the file; see `row_mask`."""
+    """A mask that is stored in the file; see `row_mask`."""
 
     reads = None
 
@@ -50,7 +51,7 @@ Derived = AnyEqual | RowMask
 
 
 def between(low: Any, high: Any) -> Between:
-    """Choose rows whose value lies in a range, both ends included.
+    """Choose rows whose value is in a range, both ends included.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def between(low: Any, high: Any) -> Between:
     Raises
     ------
     PredicateError
-        If both sides are open, or nothing can lie in between.
+        If both sides are open, or the lower end is above the upper one.
     """
     low, high = _plain(low), _plain(high)
     if low is None and high is None:
@@ -72,7 +73,7 @@ def between(low: Any, high: Any) -> Between:
     except TypeError as exc:
         raise PredicateError(f"between({low!r}, {high!r}): expected ends of one type: {exc}") from exc
     if is_empty:
-        raise PredicateError(f"between({low!r}, {high!r}): nothing lies in between; the lower end comes first")
+        raise PredicateError(f"between({low!r}, {high!r}): expected low <= high")
     return Between(low, high)
 
 
@@ -85,7 +86,7 @@ def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
         Of a column of shape (T,) or (T, 1), the value; of a one-hot column of shape (T, C), the class whose
         entry is not zero.
     valid : str, optional
-        A column of shape (T,) or (T, 1): only time steps where it is greater than zero count.
+        A column of shape (T,) or (T, 1). Only time steps at which it is greater than zero count.
     """
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -100,14 +101,14 @@ def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
 def row_mask() -> RowMask:
     """Choose rows by a mask in the file: ``where(**{"mask/train": row_mask()})``.
 
-    The HDF5 dataset holds either a boolean a row, or the numbers of the rows to take.
+    The HDF5 dataset holds a boolean for each row, or the numbers of the rows to take.
     """
     return RowMask()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Criterion:
-    """What is wanted of one column, and the predicate that this is.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Criterion(ComparedByContent):
+    """What is wanted of one column, and the predicate for it.
 
     Attributes
     ----------
@@ -121,19 +122,19 @@ class Criterion:
     Raises
     ------
     PredicateError
-        If `where` takes no such thing.
+        If `where` does not take `wanted`.
     """
 
     column: str
     wanted: Any
-    expression: pc.Expression = field(init=False)
+    expression: pc.Expression = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expression", _expression(self.column, self.wanted))
 
     @property
     def columns(self) -> list[str]:
-        """The columns of a dataset that are compared; a mask is none, as only the file has it."""
+        """The columns of a dataset that are compared. A mask is none: only the file has it."""
         if isinstance(self.wanted, RowMask):
             return []
         valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
@@ -145,7 +146,7 @@ class Criterion:
         return virtual_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
 
     def over(self, columns: Sequence[str]) -> Criterion:
-        """Return the same of columns that have other names."""
+        """Return the same criterion for columns with other names."""
         if list(columns) == self.columns:
             return self
         column, *valid = columns
@@ -160,32 +161,32 @@ def where(**criteria: Any) -> pc.Expression:
     **criteria
         ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
         ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
-        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` also match
-        the 1 and 0 of columns of numbers, and those the values of boolean columns. An empty list
-        selects no row. A float is compared in the dtype of a column of floats, as numpy 2 does: 0.1 is
-        the 0.1 of a column of float32. (float16 is compared as float32, of which no 0.1 is one of
-        float16's.) Columns of integers are compared exactly: to 1.5 or NaN none of them is equal.
+        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` match 1 and 0 in columns of
+        numbers; 1 and 0 match them in boolean columns. An empty list selects no row. With a column of floats, a float
+        is compared in the dtype of the column, as in numpy 2: 0.1 equals the 0.1 of float32. (float16 is compared as
+        float32, so 0.1 does not equal the 0.1 of float16.) Columns of integers are compared exactly: no integer equals
+        1.5 or NaN.
 
     Returns
     -------
     pyarrow.compute.Expression
-        To be given to `H5Dataset` and its like. It can be combined with others by ``&``, ``|`` and ``~``.
+        Pass it to `H5Dataset`. Combine it with others by ``&``, ``|`` and ``~``.
 
     Raises
     ------
     PredicateError
-        If there is no criterion, or one of no kind above.
+        If there is no criterion, or one has none of the forms above.
 
     Notes
     -----
-    Nulls, NaN and strings follow pyarrow: a comparison with null is null and drops the row, one
-    with NaN is false, so that ``~where(x=1)`` keeps NaN.
+    Nulls, NaN and strings follow pyarrow. A comparison with null is null, and drops the row. A comparison with NaN is
+    false, so ``~where(x=1)`` keeps NaN.
     """
     return reduce(and_, (each.expression for each in as_criteria(criteria)))
 
 
 def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
-    """Return what `where` is given, checked.
+    """Return the criteria that `where` is given, checked.
 
     Raises
     ------
@@ -226,7 +227,7 @@ def _expression(name: str, wanted: Any) -> pc.Expression:
 def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except OverflowError:  # pyarrow takes an integer for one of int64
+    except OverflowError:  # pyarrow makes int64 of integers
         return pa.array(values, pa.decimal128(20))
 
 
@@ -252,9 +253,9 @@ def _check_scalar(where: str, value: Any, expected: str) -> None:
 
 def _plain(value: Any) -> Any:
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
-        value = value.to_numpy()  # one of pandas, whose nanoseconds pyarrow leaves out
+        value = value.to_numpy()  # of pandas: pyarrow would drop the nanoseconds
     plain = value.item() if isinstance(value, np.generic) else value
-    # Of nanoseconds, which Python's times do not have, numpy makes bare integers.
+    # Python's times have no nanoseconds: `item` gives an integer for these.
     return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain
 
 
@@ -277,7 +278,7 @@ def parse_virtual(name: str) -> tuple[str, Derived] | None:
 
 
 def read_for(name: str) -> list[str]:
-    """Return the columns that are read for one that a predicate names: for a virtual one, those it is computed from."""
+    """Return the columns to read for a column of a predicate: of a virtual one, those that it is computed from."""
     derived = parse_virtual(name)
     if derived is None:
         return [name]

@@ -22,14 +22,14 @@ _COMPARED = re.compile(r"(?:no kernel matching input types \(|type of values set
 
 
 def as_expression(predicate: Any) -> pc.Expression:
-    """Return a predicate as an expression of pyarrow; those of Ray have one to give.
+    """Return a predicate as an expression of pyarrow. Expressions of Ray are converted.
 
     Raises
     ------
     OptionError
-        If it is no expression.
+        If the predicate is no expression.
     PredicateError
-        If it is one of Ray that pyarrow has none for, such as a function of Python.
+        If pyarrow has no such expression, as for a Python function.
     """
     try:
         expression = predicate.to_pyarrow() if hasattr(predicate, "to_pyarrow") else predicate
@@ -43,8 +43,8 @@ def as_expression(predicate: Any) -> pc.Expression:
 def fingerprint(expression: pc.Expression) -> bytes | None:
     """Return bytes that are equal for two expressions only if they select the same rows of any column.
 
-    `Expression.equals` is too coarse for that: it takes -0.0 and 0.0 for equal, which `is_in` tells apart. None if
-    pyarrow cannot write the expression down.
+    `Expression.equals` is too coarse: to it -0.0 and 0.0 are equal, but `is_in` distinguishes them. None if pyarrow
+    cannot serialize the expression.
     """
     try:
         return hashlib.blake2b(pickle.dumps(expression, 5), digest_size=16).digest()
@@ -58,7 +58,7 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
     Raises
     ------
     PredicateError
-        If one holds an array a row.
+        If a column holds an array a row.
     """
     for name in names:
         if not columns[name].is_scalar:
@@ -69,19 +69,19 @@ def no_scalar(name: str, shape: tuple[int | None, ...]) -> PredicateError:
     """Return the error for a column that holds an array a row."""
     return PredicateError(
         f"predicate: column {name!r} holds an array of shape {shape} a row; a predicate "
-        "compares one value a row. Choose rows in which a value occurs with "
-        f"where(**{{{name!r}: any_equal(value)}}), or by a value that you derive of each row: in Ray with "
-        "ds.map(...) and a filter behind it, in PyTorch with torch.utils.data.Subset."
+        "compares one value a row. To choose rows in which a value occurs, write "
+        f"where(**{{{name!r}: any_equal(value)}}). To choose by a value that you compute, use ds.map(...) and then "
+        "ds.filter(...) in Ray, and torch.utils.data.Subset in PyTorch."
     )
 
 
 def check_there(names: Iterable[str], columns: Collection[str]) -> None:
-    """Raise unless all that is read for the columns that a predicate names is among `columns`.
+    """Raise unless `columns` has all columns that are read for a predicate.
 
     Raises
     ------
     UnknownColumnError
-        If one is not there; the message lists near names.
+        If one is missing; the message lists near names.
     """
     for name in (each for named in names for each in read_for(named)):
         if name not in columns:
@@ -98,12 +98,12 @@ def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: in
 
 
 def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> pa.ChunkedArray:
-    """Return for each row whether it passes; null where values are that decide it.
+    """Return for each row whether it passes; null if that depends on a null.
 
     Raises
     ------
     PredicateError
-        If the columns cannot be compared so.
+        If the types of the columns cannot be compared.
     """
     # A table without columns would have no rows; an expression such as a constant names none.
     table = pa.table(columns or {"": pa.nulls(num_rows)})
@@ -116,20 +116,20 @@ def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int
 
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
-    """Return what the expression gives for each row, without a copy of the columns of the rows that pass."""
+    """Return the value of the expression for each row. `Table.filter` would copy the rows that pass."""
     source = Declaration("table_source", TableSourceNodeOptions(table))
     project = Declaration("project", ProjectNodeOptions([expression], ["passes"]), [source])
     found = project.to_table(use_threads=False)["passes"]  # threads would not keep the order
     if not pa.types.is_boolean(found.type):
-        raise pa.ArrowTypeError(f"it gives {found.type}, and neither true nor false")
+        raise pa.ArrowTypeError(f"expected a boolean a row, found {found.type}")
     return found
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which values are compared, without a loss.
+    """Return the type in which values are compared exactly.
 
-    pyarrow compares no float16. To look values up in a column it casts them to the type of the column, which a
-    dictionary, or a decimal of few digits, refuses.
+    pyarrow does not compare float16. `isin` casts what it looks up to the type of the column; dictionaries, and
+    decimals of few digits, refuse that.
     """
     if pa.types.is_dictionary(kind):
         return comparable_type(kind.value_type)
@@ -149,7 +149,7 @@ def _types(table: pa.Table) -> str:
 
 
 def _said(error: Exception, table: pa.Table) -> str:
-    """Say why values cannot be compared: in our words where one of two is text, else in those of pyarrow."""
+    """Return why values cannot be compared: in our words if one of two is text, else in those of pyarrow."""
     said = str(error).splitlines()[0]
     compared = _COMPARED.search(said)
     types = compared[1] if compared else ""

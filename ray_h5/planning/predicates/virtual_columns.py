@@ -1,4 +1,4 @@
-"""Virtual columns: one boolean a row, computed from what a file holds."""
+"""Virtual columns: one boolean a row, computed from columns of a file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ray_h5.planning.schema import ColumnSpec
 _PIECE_BYTES = 16 << 20
 
 
-class Steps(NamedTuple):
-    """What `any_equal` needs to know of a column."""
+class ColumnShape(NamedTuple):
+    """Name, kind and shape of a column, as `any_equal` checks them."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ def compute(reader: RowReader, num_rows: int, column: str, criterion: Derived) -
     Raises
     ------
     PredicateError
-        If the columns it is computed from do not have the shapes that it needs.
+        If the columns that it is computed from have other shapes than it needs.
     """
     if isinstance(criterion, RowMask):
         return _row_mask(reader, num_rows, column)
@@ -44,15 +44,15 @@ def compute(reader: RowReader, num_rows: int, column: str, criterion: Derived) -
 
 
 def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:
-    """Return for each row of an array in memory whether a value occurs in it: what `compute` does for a file.
+    """Return for each row of an array whether a value occurs in it, as `compute` does for a file.
 
     Raises
     ------
     PredicateError
         As `compute` does.
     """
-    steps = Steps(column, _kind(values), values.shape[1:])
-    other = None if valid is None else Steps(criterion.valid or "", _kind(valid), valid.shape[1:])
+    steps = ColumnShape(column, _kind(values), values.shape[1:])
+    other = None if valid is None else ColumnShape(criterion.valid or "", _kind(valid), valid.shape[1:])
     _check_shapes("", steps, other, criterion)
     return _occurs(values, valid, criterion.value)
 
@@ -64,7 +64,7 @@ def _kind(values: np.ndarray) -> str:
 def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
     names = [column] if criterion.valid is None else [column, criterion.valid]
     layouts = reader.find(names)
-    steps = {name: Steps(name, layout.kind, layout.row_shape) for name, layout in layouts.items()}
+    steps = {name: ColumnShape(name, layout.kind, layout.row_shape) for name, layout in layouts.items()}
     _check_shapes(f"{reader.path}: ", steps[column], steps.get(criterion.valid or ""), criterion)
     for layout in layouts.values():
         if layout.num_rows != num_rows:
@@ -80,7 +80,7 @@ def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqua
 
 def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
     values, valid = _by_step(values), None if valid is None else _by_step(valid)
-    with np.errstate(over="ignore"):  # what is too large for the dtype is infinite in it
+    with np.errstate(over="ignore"):  # a value that is too large for the dtype becomes infinite
         hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
     if valid is not None:
         hits = hits & (valid > 0)
@@ -92,11 +92,11 @@ def _by_step(values: np.ndarray) -> np.ndarray:
 
 
 def _step_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a row whose time steps may each be a vector of one number: ids, and not one-hot."""
+    """Return the shape of a row. (T, 1) is (T,): values, and not one-hot."""
     return shape[:1] if shape[1:] == (1,) else shape
 
 
-def _check_shapes(where: str, column: Steps, valid: Steps | None, criterion: AnyEqual) -> None:
+def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, criterion: AnyEqual) -> None:
     shape = _step_shape(column.row_shape)
     where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
     if column.kind not in {"number", "bool"} or len(shape) > 2:
@@ -142,7 +142,7 @@ def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
 def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
     widest = max(layouts, key=lambda layout: layout.row_bytes)
     rows = _PIECE_BYTES // max(sum(layout.row_bytes for layout in layouts), 1)
-    # Whole chunks: one that is cut would be decoded for each piece.
+    # Whole chunks: a chunk in two pieces would be decoded twice.
     step = max(1, -(-rows // widest.chunk_rows)) * widest.chunk_rows
     for start in range(0, num_rows, step):
         yield slice(start, min(start + step, num_rows))

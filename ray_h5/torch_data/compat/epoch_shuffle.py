@@ -50,7 +50,7 @@ class EpochShuffleSampler(RankSampler):
         epoch = self._state.epoch
         for start in range(self._state.begin(), self.data_len, INDICES_AT_ONCE):
             stop = min(start + INDICES_AT_ONCE, self.data_len)
-            indices = self._order.ranks(np.arange(start, stop, dtype=np.int64), epoch).tolist()
+            indices = self._order.selected_indices(np.arange(start, stop, dtype=np.int64), epoch).tolist()
             for done, index in enumerate(indices, start=start + 1):
                 self._state.done = done
                 yield index

@@ -13,7 +13,8 @@ from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.plan import ReadPlan, by_file
+from ray_h5.planning.epoch.plan import ReadPlan
+from ray_h5.planning.epoch.reading import by_file
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.planning.epoch.order import EvenChunkGroups, ListedChunkGroups, Order, row_keys
-from ray_h5.planning.epoch.plan import decide_unit, make_order, make_plan
+from ray_h5.planning.epoch.order import EvenChunkGroups, ListedChunkGroups, Order, decide_unit, make_order, row_keys
+from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.position import Remainder, read_block
 from ray_h5.planning.epoch.shuffle import Shuffle, make_key
 from ray_h5.planning.index.row_index import build_index
@@ -35,11 +35,11 @@ def test_groups_are_drawn_once_an_epoch(groups, monkeypatch):
     really = type(groups)._draw
     monkeypatch.setattr(type(groups), "_draw", lambda self, key: drawn.append(key) or really(self, key))
     key, other = make_key(7, 0), make_key(7, 1)
-    first = groups.ranks(np.arange(16), key)
+    first = groups.selected_indices(np.arange(16), key)
     for copy in (groups, pickle.loads(pickle.dumps(groups))):
         for position in range(16):
-            assert copy.ranks(np.array([position]), key) == first[position]
-    groups.ranks(np.arange(16), other)
+            assert copy.selected_indices(np.array([position]), key) == first[position]
+    groups.selected_indices(np.arange(16), other)
     assert drawn == [key, other]
 
 
@@ -51,25 +51,25 @@ def test_even_groups_are_the_listed_ones(sizes, chunk_group_rows, seed):
     starts = starts_of(sizes)
     key = make_key(seed)
     positions = np.arange(starts[-1])
-    found = EvenChunkGroups(starts, chunk_group_rows).ranks(positions, key)
+    found = EvenChunkGroups(starts, chunk_group_rows).selected_indices(positions, key)
     assert np.array_equal(np.sort(found), positions)
-    assert np.array_equal(found, listed(starts, chunk_group_rows).ranks(positions, key))
+    assert np.array_equal(found, listed(starts, chunk_group_rows).selected_indices(positions, key))
     some = np.random.default_rng(seed).permutation(positions)[:7]
-    assert np.array_equal(EvenChunkGroups(starts, chunk_group_rows).ranks(some, key), found[some])
+    assert np.array_equal(EvenChunkGroups(starts, chunk_group_rows).selected_indices(some, key), found[some])
 
 
 def test_even_groups_beyond_the_table_are_the_listed_ones():
     starts = starts_of(np.random.default_rng(0).integers(0, 9, 60_000))
     positions = np.arange(starts[-1])
-    found = EvenChunkGroups(starts, 3).ranks(positions, make_key(0))
+    found = EvenChunkGroups(starts, 3).selected_indices(positions, make_key(0))
     assert np.array_equal(np.sort(found), positions)
-    assert np.array_equal(found, listed(starts, 3).ranks(positions, make_key(0)))
+    assert np.array_equal(found, listed(starts, 3).selected_indices(positions, make_key(0)))
 
 
 def test_even_groups_keep_nothing_of_the_size_of_the_data():
     starts = starts_of([10**9 + 3] * 10)
     positions = np.arange(7 * 10**9, 7 * 10**9 + 1000)
-    found = EvenChunkGroups(starts, 64).ranks(positions, make_key(0))
+    found = EvenChunkGroups(starts, 64).selected_indices(positions, make_key(0))
     assert len(np.unique(found)) == 1000
     assert np.count_nonzero(np.diff(found) != 1) <= 1000 // 64 + 2
 
@@ -86,13 +86,13 @@ def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, chunk_group
     if not rows:
         return
     order = Order(rows, Shuffle("chunks", 5, window), groups)
-    found = order.ranks(np.arange(rows), epoch)
+    found = order.selected_indices(np.arange(rows), epoch)
     assert np.array_equal(np.sort(found), np.arange(rows))
-    unmixed = groups.ranks(np.arange(rows), order._key(epoch, 1))
+    unmixed = groups.selected_indices(np.arange(rows), order._key(epoch, 1))
     for start in range(0, rows, window):
         assert sorted(found[start : start + window]) == sorted(unmixed[start : start + window])
     some = np.random.default_rng(0).permutation(rows)[:9]
-    assert np.array_equal(order.ranks(some, epoch), found[some])
+    assert np.array_equal(order.selected_indices(some, epoch), found[some])
 
 
 @given(file_sizes, st.sampled_from(["rows", "files"]), st.integers(0, 4))
@@ -100,7 +100,7 @@ def test_rows_and_files(sizes, unit, epoch):
     starts = starts_of(sizes)
     rows = int(starts[-1])
     order = Order(rows, Shuffle(unit, 1), ListedChunkGroups(np.unique(starts)) if unit == "files" else None)
-    found = order.ranks(np.arange(rows), epoch)
+    found = order.selected_indices(np.arange(rows), epoch)
     assert np.array_equal(np.sort(found), np.arange(rows))
     if unit == "files":
         of = np.searchsorted(starts, found, side="right") - 1
@@ -124,7 +124,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("order", "epoch", "expected"), GOLDEN)
 def test_golden_orders(order, epoch, expected):
-    assert order.ranks(np.arange(16), epoch).tolist() == expected
+    assert order.selected_indices(np.arange(16), epoch).tolist() == expected
 
 
 def test_golden_keys_of_rows():
@@ -139,7 +139,7 @@ def test_epochs_differ_and_repeat():
         Order(64, Shuffle("rows", 0)),
         Order(64, Shuffle("chunks", 0, 16), EvenChunkGroups(starts_of([64]), 4)),
     ):
-        first, again, second = (order.ranks(np.arange(64), epoch).tolist() for epoch in (0, 0, 1))
+        first, again, second = (order.selected_indices(np.arange(64), epoch).tolist() for epoch in (0, 0, 1))
         assert first == again != second
 
 
@@ -168,7 +168,7 @@ def chunked(tmp_path_factory):
 
 
 def epoch_of(plan, epoch=0):
-    blocks = [read_block(plan, Remainder(epoch), i) for i in range(Remainder(epoch).cut(plan).num_blocks)]
+    blocks = [read_block(plan, Remainder(epoch), i) for i in range(Remainder(epoch).block_layout(plan).num_blocks)]
     for block in blocks:
         if "x" in block.rows.arrays:
             assert (block.rows.arrays["x"] == block.rows.row_ids[:, None]).all()
@@ -213,7 +213,7 @@ def test_a_chunk_is_decoded_once_an_epoch(chunked, predicate, window):
     wanted = len({*zip(of.tolist(), ((ids - plan.files.starts[of]) // CHUNK).tolist(), strict=True)})
     for epoch in range(3):
         decoded = sum(block.rows.stats.chunks_decoded for block in epoch_of(plan, epoch))
-        blocks = Remainder().cut(plan).num_blocks
+        blocks = Remainder().block_layout(plan).num_blocks
         # A group that straddles two blocks is read by both.
         assert wanted <= decoded <= wanted + blocks - 1
 
@@ -241,7 +241,7 @@ def test_an_order_of_nothing(chunked):
     for unit in ("rows", "chunks", "files", "auto"):
         _, plan = plan_files(chunked, predicate=pc.field("label") == 99, shuffle=Shuffle(unit, 0))
         assert plan.num_rows == 0
-        assert Remainder().cut(plan).num_blocks == 0
+        assert Remainder().block_layout(plan).num_blocks == 0
 
 
 @pytest.mark.parametrize("epoch", range(3))

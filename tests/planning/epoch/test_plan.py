@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.planning.epoch import plan as planning
-from ray_h5.planning.epoch.plan import Tail, by_file, choose_block_rows
+from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
 from ray_h5.planning.epoch.position import Position, Remainder, read_block, resume
+from ray_h5.planning.epoch.reading import by_file
 from ray_h5.planning.index.row_index import build_index
 
 
@@ -24,7 +25,7 @@ def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
 def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, selection):
     plan = pickle.loads(pickle.dumps(make_plan(five_files, block_rows, selection)))
     expected = np.arange(13) if selection is None else selection
-    cut = Remainder().cut(plan)
+    cut = Remainder().block_layout(plan)
     blocks = [read_block(plan, Remainder(), block).rows for block in range(cut.num_blocks)]
     sizes = [len(block.row_ids) for block in blocks]
     assert sizes == [stop - start for start, stop in map(cut.bounds, range(cut.num_blocks))]
@@ -73,7 +74,7 @@ def test_a_tail_that_leaves_nothing_is_refused(five_files):
     assert plan("pad", 14).num_positions == 14
     assert plan("drop", 14, np.empty(0, np.int64)).num_positions == 0
     for selection, rows in ((None, 13), (np.arange(5), 5)):
-        says = f"tail='drop', tail_rows=14: only {rows} rows are selected, so that none is left; lower tail_rows"
+        says = f"tail='drop', tail_rows=14: only {rows} rows are selected, and all of them are dropped. Lower tail_rows"
         with pytest.raises(OptionError, match=says):
             plan("drop", 14, selection)
 
@@ -84,7 +85,7 @@ def test_what_is_left_of_an_epoch_may_be_less_than_a_step(five_files):
     shorter = planning.make_plan(index, list(index.columns.values()), block_rows=5, tail=Tail("drop", 5))
     position = Position(0, 0, 12, 1, 4, plan.hash, tail=plan.tail)
     for each in (plan, shorter):
-        assert resume(each, position, 1).cut(each).num_rows == 0
+        assert resume(each, position, 1).block_layout(each).num_rows == 0
 
 
 def test_a_file_that_changed_after_planning_is_refused(five_files):

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
+from ray_h5.planning.epoch.blocks import BlockLayout, Tail
 from ray_h5.planning.epoch.fingerprint import Fingerprint
 from ray_h5.planning.epoch.order import Order
-from ray_h5.planning.epoch.plan import ReadPlan, Tail
+from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.position import Position, Remainder, position_of, read_block, resume
-from ray_h5.planning.epoch.progress import Cut, Done
+from ray_h5.planning.epoch.progress import RunProgress
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.file_table import FileTable
@@ -34,7 +35,7 @@ _IDENTITY = dataclasses.make_dataclass("Identity", ["size", "mtime_ns", "ctime_n
 
 def by_rank(plan, remainder):
     """The row ids that each rank gets, which takes blocks in turn; those that cannot be shared are dropped."""
-    cut = remainder.cut(plan)
+    cut = remainder.block_layout(plan)
     blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
     if cut.unshared_rows:
         assert len(blocks.pop()) == cut.unshared_rows < cut.world_size
@@ -50,7 +51,7 @@ def consume(plan, remainder, rows):
 
 @given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
 def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, world_size):
-    cut = Cut(num_rows, block_rows, world_size)
+    cut = BlockLayout(num_rows, block_rows, world_size)
     bounds = [cut.bounds(block) for block in range(cut.num_blocks)]
     assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds)][: len(bounds)]
     assert (bounds[-1][1] if bounds else 0) == num_rows
@@ -80,7 +81,7 @@ def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, e
         assert remainder.epoch == epoch
         left = by_rank(plan_of(num_rows, 7, shuffle), remainder)
         rest = list(chain(*left))
-        unshared = remainder.cut(plan_of(num_rows, 7, shuffle)).unshared_rows
+        unshared = remainder.block_layout(plan_of(num_rows, 7, shuffle)).unshared_rows
         assert unshared < world_size
         assert len(had + rest) + unshared == num_rows
         assert len({*had, *rest}) == len(had + rest)
@@ -105,22 +106,22 @@ def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, seco
         # What is left keeps its order: that of the epoch, as those who take blocks in turn see it.
         remainder = resume(plan, position, 1)
         left = np.concatenate(
-            [np.empty(0, int), *(remainder.positions(plan, i) for i in range(remainder.cut(plan).num_blocks))]
+            [np.empty(0, int), *(remainder.positions(plan, i) for i in range(remainder.block_layout(plan).num_blocks))]
         )
         assert (np.diff(left) > 0).all()
 
 
 def test_a_position_is_plain_values_there_and_back():
-    position = Position(3, 1, 40, 2, 8, "abc", (Done(8, 4, 8), Done(5, 1, 3)))
+    position = Position(3, 1, 40, 2, 8, "abc", (RunProgress(8, 4, 8), RunProgress(5, 1, 3)))
     state = position.to_dict()
     assert json.loads(json.dumps(state)) == state
     assert Position.from_dict(state) == position
     assert Position.from_dict({**state, "earlier": [tuple(each) for each in state["earlier"]]}) == position
-    assert position.done == (Done(8, 4, 8), Done(5, 1, 3), Done(40, 2, 8))
+    assert position.done == (RunProgress(8, 4, 8), RunProgress(5, 1, 3), RunProgress(40, 2, 8))
     assert dataclasses.replace(position, rows=0).done == position.earlier
 
 
-GOOD = Position(3, 1, 40, 2, 8, "abc", (Done(8, 4, 8),)).to_dict()
+GOOD = Position(3, 1, 40, 2, 8, "abc", (RunProgress(8, 4, 8),)).to_dict()
 PLAN = dataclasses.asdict(Fingerprint(1, 50, "ab", "cd", 20, "ef", "chunks", 16, 8))
 
 
@@ -168,7 +169,7 @@ def test_what_is_no_position_is_refused(state):
 def test_a_position_of_something_else_is_refused():
     plan = plan_of(50, 8, Shuffle("rows", 1))
     _, position = consume(plan, Remainder(0, (), 2), 16)
-    assert resume(plan, position, 2).cut(plan).num_rows == 18
+    assert resume(plan, position, 2).block_layout(plan).num_rows == 18
     for other in (
         plan_of(51, 8, Shuffle("rows", 1)),
         plan_of(50, 8, Shuffle("rows", 2)),
@@ -179,7 +180,7 @@ def test_a_position_of_something_else_is_refused():
             resume(other, position, 2)
     with pytest.raises(PositionError, match="more rows done than the 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)
-    assert resume(plan, dataclasses.replace(position, rows=25), 2).cut(plan).num_blocks == 0
+    assert resume(plan, dataclasses.replace(position, rows=25), 2).block_layout(plan).num_blocks == 0
 
 
 TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), st.integers(1, 40)))
@@ -187,7 +188,7 @@ tailed_runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integ
 
 
 def positions_by_rank(plan, remainder):
-    blocks = [remainder.positions(plan, i) for i in range(remainder.cut(plan).num_blocks)]
+    blocks = [remainder.positions(plan, i) for i in range(remainder.block_layout(plan).num_blocks)]
     return [np.concatenate([np.empty(0, int), *blocks[r :: remainder.world_size]]) for r in range(remainder.world_size)]
 
 
@@ -244,6 +245,23 @@ def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
             assert np.isin(repeated % num_rows, left).all()
     if not len(rest[rest >= num_rows]):
         assert np.isin(rest, left).all()
+
+
+@pytest.mark.parametrize("rule", ["drop", "pad"])
+@pytest.mark.parametrize(("workers", "batch"), [(1, 8), (3, 8), (4, 2)])
+def test_another_number_of_workers_resumes_with_its_own_tail_rows(rule, workers, batch):
+    """``tail_rows`` is usually workers * batch size, and both may change."""
+
+    def plan(workers, batch):
+        return plan_of(101, 16, Shuffle("rows", 1), Tail(rule, workers * batch))
+
+    had, position = run_some(plan(2, 8), Remainder(0, (), 2), 24)
+    rest = positions_by_rank(plan(workers, batch), resume(plan(workers, batch), position, workers))
+    assert {len(share) % batch for share in rest} == {0}
+    assert len({len(share) for share in rest}) == 1
+    rows = [*had.tolist(), *(row for share in rest for row in share.tolist() if row < 101)]
+    assert len(set(rows)) == len(rows)
+    assert len(rows) == 101 if rule == "pad" else 101 - workers * batch < len(rows) <= 101
 
 
 def test_the_hash_is_of_what_decides_the_order(tmp_path):
@@ -360,7 +378,7 @@ def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
     assert first.seed != second.seed
     position = Position.from_dict(json.loads(json.dumps(position_of(first, Remainder(2), 24).to_dict())))
     remainder = resume(second, position, 1)
-    blocks = [read_block(second, remainder, i) for i in range(remainder.cut(second).num_blocks)]
+    blocks = [read_block(second, remainder, i) for i in range(remainder.block_layout(second).num_blocks)]
     assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
     assert {block.seed for block in blocks} == {first.seed}
     again = position_of(second, remainder, 8)
@@ -389,7 +407,7 @@ def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
     for rule in ("drop", "pad"):
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 3), Tail(rule, tail_rows))
         remainder = Remainder(epoch, (), world_size)
-        cut = remainder.cut(plan)
+        cut = remainder.block_layout(plan)
         positions = np.concatenate([np.empty(0, int), *(remainder.positions(plan, i) for i in range(cut.num_blocks))])
         assert positions.tolist() == list(range(plan.num_positions))
         assert plan.num_positions % tail_rows == 0
@@ -426,7 +444,7 @@ def test_rows_that_are_done_are_not_read(five_files):
     with open(five_files[0], "w"):
         pass
     remainder = resume(plan, position, 1)
-    found = [read_block(plan, remainder, i).rows for i in range(remainder.cut(plan).num_blocks)]
+    found = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
     assert np.concatenate([rows.row_ids for rows in found]).tolist() == list(range(4, 13))
     with pytest.raises(RayH5Error):
         read_block(plan, Remainder(), 0)
@@ -436,6 +454,6 @@ def test_rows_that_are_done_are_not_read(five_files):
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
 def test_a_limit_takes_the_first_rows_of_a_block(num_rows, block_rows, block, limit):
     plan = plan_of(num_rows, block_rows)
-    remainder = Remainder(0, (Done(1, 1, 4),))
-    if block < remainder.cut(plan).num_blocks:
+    remainder = Remainder(0, (RunProgress(1, 1, 4),))
+    if block < remainder.block_layout(plan).num_blocks:
         assert remainder.positions(plan, block, limit).tolist() == remainder.positions(plan, block)[:limit].tolist()

@@ -383,7 +383,7 @@ def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil)
         record.message for record in caplog.records
     ]
     assert len(caplog.records) == 1, caplog.text
-    assert "not used, and made anew" in caplog.text
+    assert "not used, and made again" in caplog.text
     assert set(opened) == {files[0]}
     assert path.read_bytes() == whole
     assert len(index_files(folder)) == 5
@@ -418,7 +418,7 @@ def test_what_an_index_says_wrongly_is_told_of_it(tmp_path, files, part, value, 
     if cast:
         says = "planned as"
     for _ in range(2):
-        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*index_dir keeps of it is wrong"):
+        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*entry in index_dir is wrong"):
             dataset[0]
 
 
@@ -434,7 +434,7 @@ def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, ro
     resealed(Path(cache.index_path(files[0], Scope(), folder)), set_in("columns", 0, 1, value=rows))
     MEMORY.clear()
     options = {"columns": ["signal"], "predicate": predicate, "index_dir": folder}
-    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* index_dir keeps of it is wrong"):
+    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* entry in index_dir is wrong"):
         plan_files(files[:1], **options)
     # It is wrong in the memory of the process by then; a new one reads what was made again.
     MEMORY.clear()
@@ -470,7 +470,7 @@ def test_an_index_that_would_be_too_large_is_not_kept(files, tmp_path, monkeypat
     monkeypatch.setattr(cache, "_MAX_BODY_BYTES", 100)
     assert planned(files, str(tmp_path / "index"))["selection"] == [1, 4, 7]
     assert index_files(tmp_path / "index") == []
-    assert f"{files[0]}: not kept in index_dir" in caplog.text
+    assert f"{files[0]}: not stored in index_dir" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -547,7 +547,7 @@ def test_a_file_that_changed_is_looked_at_again(kept, files, opened, caplog):
         found = planned(files, folder)
     assert found["selection"] == [1, 7]
     assert len(caplog.records) == 1
-    assert f"{files[2]}: what is kept of it is outdated" in caplog.text
+    assert f"{files[2]}: its index file is outdated" in caplog.text
     assert set(opened) == {files[2]}
     os.utime(files[3])
     del opened[:]
@@ -617,19 +617,19 @@ def test_memory_knows_of_changes_too(files, opened):
 
 def test_memory_is_bounded(files, monkeypatch):
     MEMORY.clear()
-    monkeypatch.setattr(MEMORY.kept, "most", 3)
+    monkeypatch.setattr(MEMORY.entries, "max_items", 3)
     for _ in range(3):
         assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
-        assert len(MEMORY.kept) <= 3
-    monkeypatch.setattr(MEMORY.kept, "most", 100)
-    monkeypatch.setattr(MEMORY.kept, "max_bytes", 60)
+        assert len(MEMORY.entries) <= 3
+    monkeypatch.setattr(MEMORY.entries, "max_items", 100)
+    monkeypatch.setattr(MEMORY.entries, "max_bytes", 60)
     for predicate in (PREDICATE, where(score=1.0), PREDICATE):
         plan_files(files, predicate=predicate)
-        assert 0 <= MEMORY.kept.total_bytes <= 60
-        assert sum(size for _, size in MEMORY.kept._kept.values()) == MEMORY.kept.total_bytes
-        assert len(MEMORY.kept) < 5
+        assert 0 <= MEMORY.entries.total_bytes <= 60
+        assert sum(size for _, size in MEMORY.entries._state.value.items.values()) == MEMORY.entries.total_bytes
+        assert len(MEMORY.entries) < 5
     MEMORY.clear()
-    assert MEMORY.kept.total_bytes == 0
+    assert MEMORY.entries.total_bytes == 0
 
 
 def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
@@ -638,12 +638,12 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
         with h5py.File(path, "w") as file:
             file["s"] = np.arange(20_000)
     MEMORY.clear()
-    monkeypatch.setattr(MEMORY.kept, "max_bytes", 2 * 160_000)
+    monkeypatch.setattr(MEMORY.entries, "max_bytes", 2 * 160_000)
     gc.collect()  # of tests before this one
     before = pa.total_allocated_bytes()
     plan_files(paths, predicate=where(s=[3, 5]))
     gc.collect()
-    assert pa.total_allocated_bytes() - before == MEMORY.kept.total_bytes == 2 * 160_000
+    assert pa.total_allocated_bytes() - before == MEMORY.entries.total_bytes == 2 * 160_000
     MEMORY.clear()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.planning.arrow import to_arrow
-from ray_h5.planning.epoch.plan import read_rows
+from ray_h5.planning.epoch.reading import read_rows
 from ray_h5.planning.index.cache import MEMORY
 from ray_h5.planning.index.row_index import build_index
 from ray_h5.planning.predicates.criteria import any_equal, where

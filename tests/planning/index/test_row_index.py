@@ -1,6 +1,7 @@
 import logging
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -21,12 +22,13 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.planning.epoch.plan import read_rows
+from ray_h5.planning.epoch.reading import read_rows
+from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import MEMORY
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.row_index import build_index
-from ray_h5.planning.kfold import fold_groups
+from ray_h5.planning.kfold import fold_values
 from ray_h5.planning.predicates.criteria import between, where
 from ray_h5.planning.predicates.evaluate import check_names, evaluate
 from ray_h5.planning.schema import Cast, ColumnSpec
@@ -99,18 +101,18 @@ def test_files_that_are_not_hdf5_are_listed(five_files):
     with pytest.raises(NotHDF5Error) as raised:
         build_index(five_files)
     first, *listed, last = str(raised.value).splitlines()
-    assert first == "among the 5 files are some that are not HDF5:"
+    assert first == "some of the 5 files are not HDF5:"
     assert listed == [
         f"  {five_files[1]}: expected an HDF5 file, found an empty one (0 bytes)",
         f"  {five_files[3]}: expected an HDF5 file, found no HDF5 signature in it",
     ]
-    assert last == "Move them away, or name the others: by a glob that leaves these out, or one by one."
+    assert last == "Move them away, or name the others: with a glob that leaves these out, or one by one."
     with pytest.raises(NotHDF5Error, match=rf"^{five_files[1]}: expected an HDF5 file, found an empty one"):
         build_index(five_files[1:2])
     few = [f"{path}{i}" for path in five_files for i in range(2)]
     for path in few:
         Path(path).touch()
-    with pytest.raises(NotHDF5Error, match=r"among the 10 files .*(\n  .*0 bytes\)){5}\n  and more\nMove them"):
+    with pytest.raises(NotHDF5Error, match=r"some of the 10 files .*(\n  .*0 bytes\)){5}\n  and more\nMove them"):
         build_index(few)
 
 
@@ -285,7 +287,7 @@ def test_more_than_two_gib_of_strings(tmp_path):
             file.create_dataset("s", (rows,), h5py.string_dtype(), fillvalue=text)  # which is never written
     index, plan = plan_files(paths, predicate=where(s=texts[0]))
     assert plan.num_rows == 2300
-    folds = fold_groups(index, 2, "s", None, 0)
+    folds = fold_values(index, 2, "s", None, 0)
     assert sorted(text[0] for _, test in folds for text in test) == ["a", "b", "c"]
     MEMORY.clear()
 
@@ -323,7 +325,7 @@ def test_what_is_no_set_of_files(tmp_path):
     for path, rows in zip(paths, (5, 1 << 62, 1 << 62), strict=True):
         with h5py.File(path, "w") as file:
             file.create_dataset("x", (rows,), "f4", chunks=(1024,), maxshape=(None,))
-    with pytest.raises(OptionError, match=rf"{2**63 + 5} rows.*1\.h5, {2**62}"):
+    with pytest.raises(OptionError, match=rf"{2**63 + 5} rows.*1\.h5 with {2**62} rows"):
         build_index(paths)
     assert build_index(paths[:2]).num_rows == 2**62 + 5
 
@@ -386,7 +388,7 @@ def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
     assert evaluate(pa.compute.field("label") > 1, columns, 2).tolist() == [1]
     with pytest.raises(PredicateError, match=r"label: int64"):
         evaluate(pa.compute.field("label") > "x", columns, 2)
-    with pytest.raises(PredicateError, match=r"it gives int64, and neither true nor false"):
+    with pytest.raises(PredicateError, match=r"expected a boolean a row, found int64"):
         evaluate(pa.compute.field("label") + 1, columns, 2)
 
 
@@ -418,3 +420,23 @@ def test_null_passes_nothing():
     columns = {"a": pa.array([1, None, 3])}
     assert evaluate(pa.compute.field("a") > 1, columns, 3).tolist() == [2]
     assert evaluate(~(pa.compute.field("a") > 1), columns, 3).tolist() == [0]
+
+
+def test_threads_share_an_index(five_files, tmp_path):
+    """Each finds what it asks for, and nothing that another found is lost, or there twice."""
+    outside = str(tmp_path / "other.h5")
+    rewrite(outside, more=np.arange(4))
+    with h5py.File(five_files[0], "a") as file:
+        file["more"] = h5py.ExternalLink(outside, "more")
+    index = FileOptions.of(five_files[:1], allow_external=tmp_path).index(["label"])
+    names = [["more"], ["score"], ["more", "name"], ["score", "more"]] * 4
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(index.look_up, names))
+    assert [list(each) for each in found] == names
+    assert [each["more"].to_pylist() for each in found if "more" in each] == [[0, 1, 2, 3]] * 12
+    assert set(index.found.value.columns) == {"more", "score", "name"}
+    assert [list(table.columns) for table in index.found.value.sources] == [["more"]]
+    copy = pickle.loads(pickle.dumps(index))
+    assert copy == index
+    assert copy.found.value.columns == index.found.value.columns
+    assert copy.look_up(["more"])["more"].to_pylist() == [0, 1, 2, 3]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import MissingSourceError, SchemaMismatchError, StaleIndexError, UnknownColumnError
-from ray_h5.planning.epoch.plan import make_plan, read_rows
+from ray_h5.planning.epoch.plan import make_plan
+from ray_h5.planning.epoch.reading import read_rows
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import MEMORY
 from ray_h5.planning.index.file_facts import Scope
@@ -19,7 +20,7 @@ from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.row_index import build_index
 from ray_h5.planning.index.select import select
 from ray_h5.planning.index.sources import Origin, SourceTable
-from ray_h5.planning.kfold import fold_groups, fold_predicates
+from ray_h5.planning.kfold import fold_predicates, fold_values
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, virtual_name, where
 from ray_h5.storage.byte_source import FileIdentity
 from tests.planning.kit import plan_files
@@ -363,7 +364,7 @@ def test_folds_of_a_source_that_changes_amid_them(tmp_path):
     index = files.index(["x"])
     write(tmp_path / "s.h5", x=ROWS + 1)
     with pytest.raises(StaleIndexError, match=r"column 'x' leads to .*s\.h5, which changed"):
-        fold_groups(index, 2, "x", None, 0)
+        fold_values(index, 2, "x", None, 0)
 
 
 def test_many_files_of_one_source_hold_it_once(tmp_path):

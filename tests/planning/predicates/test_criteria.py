@@ -160,7 +160,7 @@ def test_the_same_float_passes_in_each_criterion(tmp_path, wanted):
         (lambda: where(u=[[1]]), "values of one type"),
         (lambda: between(None, None), "at least one end"),
         (lambda: between(2, 1), "the lower end comes first"),
-        (lambda: between(float("nan"), 1), "nothing lies in between"),
+        (lambda: between(float("nan"), 1), "expected low <= high"),
         (lambda: between("a", 3), "ends of one type"),
         (lambda: between([1], 2), "numbers, strings or None, found list"),
         (lambda: between(np.array([1]), 2), "found ndarray"),

@@ -272,7 +272,7 @@ def test_a_tail_that_leaves_nothing_is_an_error(paths):
     assert ds.count() == 100
     few = ds.filter(expr=col("row_id") < 50)
     for use in (few.count, few.materialize, lambda: few.take(1)):
-        with pytest.raises(OptionError, match="only 50 rows are selected, so that none is left"):
+        with pytest.raises(OptionError, match="only 50 rows are selected, and all of them are dropped"):
             use()
     assert ds.filter(expr=col("row_id") < 0).count() == 0
     with pytest.raises(OptionError, match="only 150 rows are selected"):
