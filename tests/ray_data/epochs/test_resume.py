@@ -288,7 +288,7 @@ def test_what_is_lost_is_said(paths, caplog):
     assert configured(read(paths, "lost"), caplog, 4) == [
         (
             "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. "
-            "Say what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+            "Choose what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
         )
     ]
 
