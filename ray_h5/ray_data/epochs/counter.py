@@ -191,7 +191,7 @@ class EpochCounter:
             is_of_plan = position.plan_hash == plan.with_drawn_seed(position.seed).hash
             if position.done and is_of_plan and not execution.peeks:
                 logger.warning(
-                    "dataset %r: an earlier iteration used the position that set_epoch was given; this iteration, of "
+                    "dataset %r: an earlier iteration went on at the position that set_epoch was given; this one, of "
                     "another dataset made from the same one, reads the whole of epoch %d",
                     self.name,
                     position.epoch,

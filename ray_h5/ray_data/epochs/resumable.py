@@ -51,9 +51,8 @@ def _why_split_wrongly(subject: str, world_size: int, execution: DatasetExecutio
     workers, is_equal = execution.split or (1, True)
     if workers != world_size:
         return (
-            f"{subject}: set_epoch was called for {world_size} workers, found {workers} that share the dataset, so "
-            f"that no position shows which rows are done. Call set_epoch(..., world_size={workers}) before the epoch "
-            "begins."
+            f"{subject}: set_epoch said that {world_size} workers share it, found {workers}: no position shows "
+            f"which rows are done. Call set_epoch(..., world_size={workers}) before the epoch begins."
         )
     if not is_equal:
         return (

@@ -125,7 +125,7 @@ def _setting(epoch: int, position: Position | None, world_size: int | None) -> E
             "Position.from_dict(...)"
         )
     if position is not None and position.epoch != epoch:
-        raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of epoch {epoch}")
+        raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
     return EpochSetting(epoch, position, world_size, uuid.uuid4().hex)
 
 

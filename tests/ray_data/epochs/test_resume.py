@@ -288,7 +288,7 @@ def test_what_is_lost_is_said(paths, caplog):
     assert configured(read(paths, "lost"), caplog, 4) == [
         (
             "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. "
-            "Say what is to become of them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+            "Choose what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
         )
     ]
 
@@ -425,7 +425,7 @@ def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
     caplog.clear()
     assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2) == []
     (message,) = configured(read(paths, "cut").repartition(target_num_rows_per_block=10), caplog, 2)
-    assert "or of those in a block" in message
+    assert "or of rows in a block" in message
 
 
 @ray.remote(num_cpus=0)
