@@ -81,8 +81,8 @@ def _matching_paths(pattern: str) -> list[str]:
 def _descend(tops: Iterable[str]) -> Iterator[tuple[Listed, list[os.DirEntry[str]]]]:
     """Yield each folder from `tops` down once, with its files.
 
-    Folders are compared by real path: on some mounts inodes are not unique, and a folder would be lost. What lies
-    behind a link is searched after all that passes fewer links.
+    Folders are compared by real path: on some mounts inodes are not unique, and a folder would be lost. A
+    folder that is reached through a link is searched after all that pass fewer links.
     """
     seen: set[str] = set()
     waiting: dict[int, list[str]] = {}

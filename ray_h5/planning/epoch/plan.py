@@ -45,7 +45,7 @@ class ReadPlan(ComparedByContent):
     tail : Tail, optional
         The treatment of the last rows; None keeps them.
     sources : SourceTable
-        The other files that the columns, and the values behind the selection, come from.
+        The other files that hold values of the columns, or values that the selection was made from.
     cast : frozenset of str
         The columns that are cast while they are read. The others have the dtypes that files store.
     """

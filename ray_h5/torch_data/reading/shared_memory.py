@@ -10,7 +10,7 @@ torch's path.
 Measured on workload `signals` (batches of 64 rows or 3.5 MB, two worker processes, two CPUs, seven epochs in turn):
 torch's path takes 3.7 times as long for an epoch of `CombinedHDF5Dataset`, whose rows are in memory after the first
 epochs, 2.7 times if each epoch reads and decodes, and 2.8 times for `H5LazyDataset`. The training process needs 32 ms
-of CPU for an epoch instead of 7. It is no faster if batches are read straight into new shared memory.
+of CPU for an epoch instead of 7.
 """
 
 from __future__ import annotations
