@@ -61,10 +61,10 @@ BAD = {
     "an offset near the last possible": ([chunk((0, 0), HUGE - 1)], "past the file's end"),
     "an offset that wraps around with its size": ([chunk((0, 0), HUGE - 10, 48)], "past the file's end"),
     "a size near the largest possible": ([*GOOD, chunk((4, 0), 3000, HUGE)], "past the file's end"),
-    "over another one": ([*GOOD[:2], chunk((4, 0), 1047)], "over each other"),
-    "over another one, and before it": ([chunk((0, 0), 4990), GOOD[2]], "over each other"),
-    "inside another one": ([chunk((0, 0), 1000, 500), chunk((0, 3), 1100, 10)], "over each other"),
-    "at the place of another one": ([chunk((0, 0), 1000), chunk((0, 3), 1000)], "over each other"),
+    "over another one": ([*GOOD[:2], chunk((4, 0), 1047)], "overlap"),
+    "over another one, and before it": ([chunk((0, 0), 4990), GOOD[2]], "overlap"),
+    "inside another one": ([chunk((0, 0), 1000, 500), chunk((0, 3), 1100, 10)], "overlap"),
+    "at the place of another one": ([chunk((0, 0), 1000), chunk((0, 3), 1000)], "overlap"),
 }  # fmt: skip
 
 
@@ -313,7 +313,7 @@ def test_two_chunks_at_one_place(tree):
         file.seek(keys[1] + 32)
         address = file.read(8)
     overwrite(path, keys[3] + 32, address)
-    with pytest.raises(CorruptFileError, match="over each other"):
+    with pytest.raises(CorruptFileError, match="overlap"):
         RowReader(path).read(["x"], [0])
 
 

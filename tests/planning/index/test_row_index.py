@@ -379,7 +379,7 @@ def test_predicates_are_checked_by_name():
     }
     check_names(["label"], columns)
     for name in ("signal", "z"):
-        with pytest.raises(PredicateError, match=r"an array of shape.*in Ray with ds.map.* in PyTorch with .*Subset"):
+        with pytest.raises(PredicateError, match=r"an array of shape.*ds.map.* in Ray, and .*Subset in PyTorch"):
             check_names([name], columns)
 
 
