@@ -15,27 +15,20 @@ settings.register_profile("nightly", max_examples=10_000, **_COMMON)
 settings.load_profile("ci")
 
 _FOLDER = Path(__file__).parent
-_GROUPS = {
-    "docs": "one cluster",
-    "ray_data": "one cluster",
-    "cluster": "own clusters",
-    "integration": "own clusters",
-    "examples": "programs",
-}
-"""With `-n`, the tests of a group run in one process: they share a Ray cluster, or start clusters of their own."""
-
-_SLOW = {"cluster", "examples", "integration"}
+_SLOW = {"cluster": "own clusters", "integration": "own clusters", "examples": "programs"}
+"""Folders of slow tests. With `-n`, those of a group run in one process, one after the other: each needs all CPUs."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
-        folder = _folder_of(item)
-        if folder in _GROUPS:
-            item.add_marker(pytest.mark.xdist_group(_GROUPS[folder]))
-        if folder in _SLOW and item.get_closest_marker("nightly") is None:
-            item.add_marker(pytest.mark.slow)
-    # The documents come with the other tests that share a Ray. It leaves threads and memory in the process. Tests of
-    # hdf5 and planning, which count threads, measure memory and fork, run before.
+        group = _SLOW.get(_folder_of(item))
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+            if item.get_closest_marker("nightly") is None:
+                item.add_marker(pytest.mark.slow)
+    # The documents come with the other tests that need Ray. It leaves threads and memory in the process. Tests of hdf5
+    # and planning, which count threads, measure memory and fork, run before.
     items.sort(key=lambda item: {"docs": "ray_data"}.get(_folder_of(item), _folder_of(item)))
 
 
