@@ -82,5 +82,5 @@ def test_what_cannot_be_folded(tmp_path):
         ray_h5.kfold(paths, 2, "giud")
     assert "stratify" not in str(raised.value)
     for kfold in (ray_h5.kfold, ray_h5.torch_data.kfold):
-        with pytest.raises(UnknownColumnError, match=r"kfold: stratify='cs_label', .*pass stratify=None, or the name"):
+        with pytest.raises(UnknownColumnError, match=r"kfold: stratify='cs_label': .*pass stratify=None, or the name"):
             kfold(map(str, paths), 2)

@@ -316,7 +316,7 @@ def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
         (["x"], {"sample_rows": "10"}, "sample_rows='10': expected an integer"),
         (["x"], {"sample_rows": 0.5}, "sample_rows=0.5: expected an integer"),
         (["x"], {"axis": "time"}, "axis='time': expected an integer"),
-        (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of them"),
+        (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of integers"),
         (["x"], {"axis": 1}, r"axis=1: expected axis 0, the rows, among them, such as \(0, 1\)"),
         (["x"], {"axis": (1, 2)}, r"such as \(0, 1, 2\)"),
         (["x"], {"axis": ()}, "None for all axes"),
