@@ -20,6 +20,7 @@ from tests.fuzz.campaign import BOTH, CALLS_LIBRARY, IDENTICAL, OUR_READING, jud
 FILES = 210
 
 
+@pytest.mark.slow
 def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
     summary = run(tmp_path, seed=0, numbers=range(FILES), seconds=100, timeout_s=10)
     assert not summary.findings

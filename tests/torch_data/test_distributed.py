@@ -21,6 +21,7 @@ def torchrun(processes, *arguments, folder):
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_training(files, pairs, tmp_path, processes):
     ranks = torchrun(processes, pairs, *files, folder=tmp_path)

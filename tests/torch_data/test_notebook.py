@@ -7,6 +7,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "DataLoaderBenchmarking.ipynb"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what Jupyter's parts say of each other
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -42,6 +42,7 @@ for ds in restored:
 """
 
 
+@pytest.mark.slow
 def test_a_dataset_goes_on_in_other_clusters(tmp_path):
     """It is restored in a new cluster, and used again after `ray.shutdown` and `ray.init`."""
     paths = write_chunked(tmp_path)

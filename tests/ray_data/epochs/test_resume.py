@@ -64,6 +64,7 @@ def run(ds, name, world_size, steps, position=None, epoch=1):
     return had, running_epoch(name).position(len(had[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "third", "block_rows"), [(2, 2, 2, 8), (2, 3, 1, 16)])
 def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_rows):
     name = f"runs{first}{second}{third}"
@@ -96,6 +97,7 @@ def cut_row_by_row(ds):
     return ds.map(lambda row: row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [merged, cut, cut_row_by_row])
 def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
     def part(steps, position=None):
@@ -187,6 +189,7 @@ def train(ds, folder, die=None, **options):
     return sorted(lines, key=lambda line: (line["run"], line["epoch"], line["step"], line["rank"]))
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
     lines = train(read(paths, "train"), tmp_path, die=(1, 3))
     first = [line for line in lines if not line["run"]]
@@ -257,6 +260,7 @@ def plain_loop(config):
     (Path(config["log"]) / "found.json").write_text(json.dumps(found))
 
 
+@pytest.mark.slow
 def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, tmp_path):
     trained = {"train": read(paths, "train"), "half": half(read(paths, "half"))}
     ds = read(paths, "train")
@@ -297,6 +301,7 @@ def twice(batch):
     return {name: np.concatenate([values, values]) for name, values in batch.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["all", []])
 def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, caplog, split):
     name = f"doubled_{len(split)}"
@@ -344,6 +349,7 @@ def first_batch(shard, name, position=None):
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [doubled, half, cut_to_ten])
 def test_there_is_no_position_where_rows_may_change_whoever_iterates(paths, work):
     name = f"changed_{work.__name__}"
@@ -359,6 +365,7 @@ def test_there_is_no_position_where_rows_may_change_whoever_iterates(paths, work
     assert first_batch(of_ray(kept, name, 1)[0], name).position().rows == BATCH
 
 
+@pytest.mark.slow
 def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
     name = "joined"
     ds = read(paths, name)
@@ -506,6 +513,7 @@ def second(config):
     (Path(config["folder"]) / f"{ray.train.get_context().get_world_rank()}.json").write_text(json.dumps(done))
 
 
+@pytest.mark.slow
 def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths, tmp_path):
     program = [sys.executable, "-c", FIRST, *paths]
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}

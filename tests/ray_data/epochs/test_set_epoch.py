@@ -352,6 +352,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_names_are_known_to_a_ray_that_is_started_anew(paths):
     child = subprocess.run(
         [sys.executable, "-c", ANEW, paths[0]], check=False, capture_output=True, text=True, timeout=120
@@ -367,6 +368,7 @@ def resumed(paths, name):
     return ds, order[32:]
 
 
+@pytest.mark.slow
 def test_a_position_is_for_one_iteration_of_whatever_is_made_of_the_dataset(paths):
     ds, rest = resumed(paths, "once")
     assert ids_of(ds) == rest
@@ -418,6 +420,7 @@ def test_what_puts_a_dataset_together_with_others_is_no_iteration_that_goes_on(p
     assert [len(ids_of(each)) for each in combined] == [300, 300, 150]
 
 
+@pytest.mark.slow
 def test_what_is_counted_or_written_is_the_whole_epoch_and_leaves_the_position(paths, tmp_path, caplog):
     ds, rest = resumed(paths, "counted")
     mapped = ds.map_batches(lambda batch: batch)

@@ -174,7 +174,7 @@ def test_train_batches_is_of_a_training_loop(device):
 def loop(config):
     """Write what `train_batches` says of names and of what was not read by that name."""
     said = []
-    for name in ("trian", "ours", "theirs"):
+    for name in ("trian", "nameless", "foreign"):
         try:
             list(train_batches(name, 0, batch_size=np.int64(4)))
         except OptionError as exc:
@@ -182,18 +182,19 @@ def loop(config):
     Path(config["to"]).write_text(json.dumps(said))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_local")
 def test_names_that_the_trainer_or_read_h5_do_not_have(signals, tmp_path):
     ds = ray_h5.read_h5(signals, columns=["label"])
     TorchTrainer(
         loop,
         train_loop_config={"to": str(tmp_path / "said.json")},
-        datasets={"train": ds, "ours": ds, "theirs": ray.data.range(8)},
+        datasets={"train": ds, "nameless": ds, "foreign": ray.data.range(8)},
         dataset_config=ray_h5.data_config(datasets_to_split=[]),
         scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
         run_config=RunConfig(storage_path=str(tmp_path)),
     ).fit()
     misspelt, *unnamed = json.loads((tmp_path / "said.json").read_text())
     assert "no dataset 'trian'. Did you mean 'train'?" in misspelt
-    for said, name in zip(unnamed, ("ours", "theirs"), strict=True):
+    for said, name in zip(unnamed, ("nameless", "foreign"), strict=True):
         assert f"TorchTrainer(datasets={{'{name}': read_h5(..., name='{name}')}})" in said

@@ -47,6 +47,7 @@ def loop():
         assert len(batch["x"])
 
 
+@pytest.mark.slow
 def test_a_trainer_whose_workers_take_all_cpus_is_an_error(paths, tmp_path):
     trainer = TorchTrainer(
         loop,
