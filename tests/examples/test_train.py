@@ -267,7 +267,7 @@ def test_validation_has_other_patients_each_row_once_and_no_augmentation(example
     [
         *((PROGRAM, name, "0", "1 or more, found 0") for name in ("--workers", "--batch-size", "--checkpoint-steps")),
         *((PLAIN_PROGRAM, name, "-1", "1 or more, found -1") for name in ("--batch-size", "--save-every")),
-        (PLAIN_PROGRAM, "--save", "nowhere/run.pt", "there is no folder nowhere; make it first"),
+        (PLAIN_PROGRAM, "--save", "nowhere/run.pt", "the folder nowhere does not exist; make it first"),
     ],
 )
 def test_an_option_that_cannot_be_is_named_before_anything_runs(
