@@ -62,7 +62,7 @@ def two_processes(script, framework, folder, *arguments):
 
 
 def check_once(cases, prefix, epochs=2, repeated=0):
-    """Each row in each epoch once, but for as many as a last round needs; and epochs differ in their order."""
+    """Each row comes once in each epoch, except for the few that the last round repeats; the order differs by epoch."""
     found = {name: ranks for name, ranks in cases.items() if name.startswith(prefix)}
     assert len(found) > 2
     errors = {name: ranks for name, ranks in found.items() if any(isinstance(rank, str) for rank in ranks)}
