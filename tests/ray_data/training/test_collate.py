@@ -195,6 +195,6 @@ def test_names_that_the_trainer_or_read_h5_do_not_have(signals, tmp_path):
         run_config=RunConfig(storage_path=str(tmp_path)),
     ).fit()
     misspelt, *unnamed = json.loads((tmp_path / "said.json").read_text())
-    assert "no dataset 'trian'. Did you mean 'train'?" in misspelt
+    assert "no dataset 'trian'. Did you mean 'train'" in misspelt
     for said, name in zip(unnamed, ("nameless", "foreign"), strict=True):
         assert f"TorchTrainer(datasets={{'{name}': read_h5(..., name='{name}')}})" in said
