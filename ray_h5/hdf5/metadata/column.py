@@ -23,7 +23,13 @@ SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
 
 def describe_column(
-    dataset: h5py.Dataset, name: str, *, path: str, at_home: bool, sources: tuple[tuple[str, FileIdentity | None], ...]
+    dataset: h5py.Dataset,
+    name: str,
+    *,
+    path: str,
+    at_home: bool,
+    sources: tuple[tuple[str, FileIdentity | None], ...],
+    single_ok: bool = False,
 ) -> ColumnLayout:
     """Describe a dataset as a column.
 
@@ -39,6 +45,8 @@ def describe_column(
         Whether the dataset is in that file and not in one that an external link leads to.
     sources : tuple of (str, FileIdentity or None)
         The other files that its values come from, as in `ColumnLayout`.
+    single_ok : bool
+        Whether a single value is described as one row. By default it is refused.
 
     Raises
     ------
@@ -48,7 +56,7 @@ def describe_column(
         If neither this package nor h5py can decode its chunks.
     """
     where = f"{path}: column {name!r}"
-    _check_rows(dataset, where)
+    _check_rows(dataset, where, single_ok=single_ok)
     dtype = _dtype(dataset, where)
     element, array_shape = split_array(dtype)
     kind = _kind_of(element, where)
@@ -73,7 +81,7 @@ def describe_column(
     return ColumnLayout(
         name=name,
         kind=kind,
-        shape=tuple(int(n) for n in (*dataset.shape, *array_shape)),
+        shape=tuple(int(n) for n in (*(dataset.shape or (1,)), *array_shape)),
         stored_dtype=plain_dtype(element),
         storage=storage,
         chunk_shape=dataset.chunks,
@@ -92,10 +100,10 @@ def describe_column(
     )
 
 
-def _check_rows(dataset: h5py.Dataset, where: str) -> None:
+def _check_rows(dataset: h5py.Dataset, where: str, *, single_ok: bool) -> None:
     if dataset.shape is None:
         raise _without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
-    if dataset.ndim == 0:
+    if dataset.ndim == 0 and not single_ok:
         raise _without_rows(f"{where} {SINGLE_VALUE}")
 
 

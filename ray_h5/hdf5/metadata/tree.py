@@ -91,7 +91,7 @@ class H5Tree:
     def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Yield the layout of every dataset, in file order, or the error of a column or link that cannot be read."""
         with translated(self.path, "listing its columns"):
-            root, to_root = self._enter()
+            root, to_root = self.enter()
             self.sought.update(to_root.sources)
             for name, found, trail in self._walk(root, to_root):
                 described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
@@ -100,7 +100,7 @@ class H5Tree:
                 yield name, _advised(name, described)
 
     def _find(self, name: str) -> tuple[h5py.Dataset, Trail]:
-        root, to_root = self._enter()
+        root, to_root = self.enter()
         trail = to_root.branch()
         found = trail.follow(root, name)
         if not isinstance(found, h5py.Dataset):
@@ -135,7 +135,7 @@ class H5Tree:
         for file in [self.file, *(linked for linked, _ in self._linked.values())]:
             file.close()
 
-    def _enter(self) -> tuple[h5py.Group, Trail]:
+    def enter(self) -> tuple[h5py.Group, Trail]:
         """Return the group, and the trail to it."""
         if self._entered is None:
             trail = Trail(self.access, self._linked)

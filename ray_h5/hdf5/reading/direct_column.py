@@ -79,11 +79,11 @@ class DirectColumn:
         if self._index is None:
             assert self._layout.offset is not None
             request = request.listed()
-            return self._copy_rows(request, self._layout.offset + request.rows * self._row_bytes, out)
+            return self.copy_rows(request, self._layout.offset + request.rows * self._row_bytes, out)
         if isinstance(request, RowRequest) and self._by_row:
             offsets = self._unfiltered_row_offsets(request.rows)
             if offsets is not None:
-                return self._copy_rows(request, offsets, out)
+                return self.copy_rows(request, offsets, out)
         return self._chunk_jobs(TouchedChunks.of(request, self._grid, self._index), out)
 
     @property
@@ -172,9 +172,9 @@ class DirectColumn:
                 return solid
         listed = chunks.rows_of()
         first = np.repeat(chunks.offsets, chunks.lengths)
-        return self._copy_rows(listed, first + listed.rows % self._grid.chunk_rows * self._row_bytes, out)
+        return self.copy_rows(listed, first + listed.rows % self._grid.chunk_rows * self._row_bytes, out)
 
-    def _copy_rows(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
+    def copy_rows(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
         # Chunks may be in any order in the file. Spans need ascending offsets.
         if np.any(offsets[1:] < offsets[:-1]):
             order = np.argsort(offsets, kind="stable")

@@ -1,0 +1,154 @@
+"""Columns that consist of many datasets: one request for units of all of them, each chunk decoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.hdf5.chunk_index import ChunkIndex, corrupt_chunk
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
+from ray_h5.hdf5.reading.direct_column import DirectColumn
+from ray_h5.hdf5.reading.h5py_column import H5pyColumn, Library
+from ray_h5.hdf5.reading.jobs import Job
+from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
+from ray_h5.hdf5.segments import NOT_WRITTEN, Segments
+from ray_h5.storage.byte_source import ByteSource
+
+IndexOf = Callable[[str, Library], ChunkIndex]
+"""Returns the chunk index of a dataset, given its path."""
+
+ReaderOf = Callable[[str, Library], H5pyColumn]
+"""Returns the reader of a dataset that h5py reads, given its path."""
+
+
+class SegmentedColumn:
+    """Reads units of a column that consists of many datasets.
+
+    Datasets that are alike are read as one column: what is contiguous by a table of offsets, and what is chunked by the
+    chunk indexes of the datasets concerned, one after the other.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    segments : Segments
+        The datasets.
+    byte_source : ByteSource
+        The bytes of the file.
+    index_of, reader_of : callable
+        Open one dataset: for its chunks, or to read it through h5py.
+    """
+
+    def __init__(
+        self, path: str, segments: Segments, byte_source: ByteSource, index_of: IndexOf, reader_of: ReaderOf
+    ) -> None:
+        self._path = path
+        self._segments = segments
+        self._byte_source = byte_source
+        self._index_of = index_of
+        self._reader_of = reader_of
+
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the units ``request.rows``."""
+        if not len(request):
+            return []
+        if len(self._segments.layouts) == 1:
+            return self._jobs_of(0, request, out, library)
+        listed = request.listed()
+        classes = self._segments.class_of[self._segments.segments_of(listed.rows)]
+        jobs: list[Job] = []
+        for number in np.unique(classes).tolist():
+            jobs += self._jobs_of(number, listed.select(classes == number), out, library)
+        return jobs
+
+    def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+        layout = self._segments.layouts[number]
+        if not layout.direct:
+            return self._h5py_jobs(request.listed(), out, library)
+        if layout.storage == "contiguous":
+            return self._contiguous_jobs(layout, request.listed(), out, library)
+        return self._chunked_jobs(layout, request.listed(), out, library)
+
+    def _contiguous_jobs(
+        self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library
+    ) -> list[Job]:
+        at = self._segments.segments_of(request.rows)
+        bases = self._segments.offsets[at]
+        offsets = bases + (request.rows - self._segments.starts[at]) * layout.row_bytes
+        if (missing := bases == NOT_WRITTEN).any():
+            empty = DirectColumn(self._path, layout, self._byte_source, None)
+            jobs = empty.jobs(request.select(missing), out, library)
+            return jobs + DirectColumn(self._path, layout, self._byte_source, None).copy_rows(
+                request.select(~missing), offsets[~missing], out
+            )
+        return DirectColumn(self._path, layout, self._byte_source, None).copy_rows(request, offsets, out)
+
+    def _chunked_jobs(self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work for the segments concerned, as one column: each segment begins with a chunk."""
+        assert layout.chunk_shape is not None
+        chunk_rows = layout.chunk_shape[0]
+        of = self._segments.segments_of(request.rows)
+        runs = RowRuns.split(of[1:] != of[:-1])
+        touched = of[runs.start]
+        lengths = self._segments.lengths[touched]
+        chunks = -(-lengths // chunk_rows)  # along the first axis
+        first_chunk = np.concatenate([[0], np.cumsum(chunks)])
+        shift = first_chunk[:-1] * chunk_rows - self._segments.starts[touched]
+        moved = RowRequest(request.rows + np.repeat(shift, runs.stop - runs.start), request.places)
+        shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
+        paths = [self._segments.paths[segment] or "" for segment in touched.tolist()]
+        per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
+        index = _joined([self._index_of(each, library) for each in paths], first_chunk[:-1] * per_row)
+        joined = _JoinedColumn(self._path, replace(layout, shape=shape), self._byte_source, index)
+        joined.name_segments(paths, first_chunk * per_row, lengths)
+        return joined.jobs(moved, out, library)
+
+    def _h5py_jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+        of = self._segments.segments_of(request.rows)
+        runs = RowRuns.split(of[1:] != of[:-1])
+        jobs: list[Job] = []
+        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
+            segment = int(of[start])
+            part = request.select(slice(start, stop))
+            local = RowRequest(part.rows - self._segments.starts[segment], part.places).packed()
+            jobs += self._reader_of(self._segments.paths[segment] or "", library).jobs(local, out, library)
+        return jobs
+
+
+class _JoinedColumn(DirectColumn):
+    """Chunked datasets as one column; errors name the dataset."""
+
+    def name_segments(self, paths: list[str], first_number: np.ndarray, lengths: np.ndarray) -> None:
+        self._paths, self._first_number, self._lengths = paths, first_number, lengths
+
+    def _corrupt(self, chunks: TouchedChunks, i: int, reason: str) -> CorruptChunkError:
+        number = int(chunks.numbers[i])
+        segment = int(np.searchsorted(self._first_number, number, side="right")) - 1
+        shape = (int(self._lengths[segment]), *self._layout.row_shape)
+        layout = replace(self._layout, name=self._paths[segment], shape=shape)
+        local = number - int(self._first_number[segment])
+        return corrupt_chunk(self._path, layout, local, int(chunks.offsets[i]), int(chunks.sizes[i]), reason)
+
+
+def _joined(indexes: list[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
+    """Return the chunks of datasets as those of one; the chunks of dataset i are numbered from ``first_numbers[i]``."""
+    if len(indexes) == 1:
+        return indexes[0]
+    numbers = [index.numbers + first for index, first in zip(indexes, first_numbers.tolist(), strict=True)]
+    return ChunkIndex(
+        np.concatenate(numbers),
+        np.concatenate([index.offsets for index in indexes]),
+        np.concatenate([index.sizes for index in indexes]),
+        np.concatenate([index.masks for index in indexes]),
+    )
+
+
+def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the numbers of consecutive units: ``counts[i]`` of them from ``starts[i]`` on, for each i."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
