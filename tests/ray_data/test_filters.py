@@ -85,6 +85,7 @@ leaves = st.one_of(
 predicates = combined(leaves, max_leaves=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(predicates, predicates)
 def test_any_filters_keep_what_pyarrow_keeps(paths, one, two):

@@ -15,7 +15,8 @@ import pytest
 SCRIPT = Path(__file__).with_name("frameworks_script.py")
 ROWS = 500
 
-pytestmark = pytest.mark.xdist_group("frameworks")  # a run of each is enough
+# A run of each is enough.
+pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

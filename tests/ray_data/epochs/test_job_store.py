@@ -22,7 +22,7 @@ from ray_h5.ray_data.training.train_batches import TrainBatches
 from tests.planning.kit import plan_files
 from tests.ray_data.kit import ids_of, write_chunked
 
-pytestmark = pytest.mark.usefixtures("ray_local")
+pytestmark = [pytest.mark.usefixtures("ray_local"), pytest.mark.slow]
 SHUFFLE = Shuffle("rows", 7)
 
 
@@ -109,7 +109,6 @@ def test_who_reads_none_of_a_name_means_the_one_read_last(paths):
         ray.get(one.ids.remote())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("split", ["all", []])
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_two_trainers_have_each_a_dataset_of_that_name(paths, split, is_shared):
@@ -138,7 +137,6 @@ def trial(config, ds):
     tune.report({"found": found})
 
 
-@pytest.mark.slow
 def test_trials_that_train_by_themselves_are_each_in_an_epoch_of_their_own(paths, tmp_path):
     ds = read(paths, "tuned together")
     run = tune.with_resources(tune.with_parameters(trial, ds=ds), {"CPU": 0.25})
@@ -177,7 +175,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
 def test_two_drivers_in_one_namespace_and_nothing_is_left_of_them(paths, tmp_path):
     address = ray.get_runtime_context().gcs_address
     (tmp_path / "signs").mkdir()
