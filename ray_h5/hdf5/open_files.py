@@ -10,10 +10,13 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import h5py
+import numpy as np
 
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
@@ -26,11 +29,16 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
 from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
+from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.direct_column import DirectColumn
+from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
+from ray_h5.hdf5.reading.segmented_column import SegmentedColumn
+from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile, check_regular_file, identity_now
@@ -41,6 +49,28 @@ quarter of them."""
 
 MAX_INDEX_BYTES = 256 << 20
 """Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
+
+
+Address: TypeAlias = str | GridAddress | Segments
+"""What a column is made of: a dataset, a dataset whose leading axes are rows, or many datasets."""
+
+ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of a read: rows of one column, and the array that they go to."""
+
+    address: Address
+    request: Request
+    out: np.ndarray
+
+
+def name_of(address: Address) -> str | None:
+    """Return the dataset of a column; None for many."""
+    if isinstance(address, Segments):
+        return None
+    return address if isinstance(address, str) else address.name
 
 
 class OpenFile:
@@ -66,7 +96,8 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[str, DirectColumn | H5pyColumn] = {}
+        self._readers: dict[str | GridAddress, ColumnReader] = {}
+        self._indexes: dict[str, ChunkIndex] = {}
         self.index_bytes = 0
 
     @contextlib.contextmanager
@@ -111,13 +142,55 @@ class OpenFile:
         with self.library() as library:
             return {name: notes_of(library.dataset(name)) for name in names}
 
-    def reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
-        """Return the reader of column `name`."""
+    def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a column."""
+        if isinstance(address, Segments):
+            index_of = partial(self._index_of, library=library)
+            reader_of = partial(self._segment_reader, library=library)
+            return SegmentedColumn(self.path, address, self.byte_source, index_of, reader_of)
         with self._lock:
-            if name not in self._readers:
+            if address not in self._readers:
+                if isinstance(address, GridAddress):
+                    self._readers[address] = self._grid(address, library)
+                else:
+                    self._readers[address] = self._column_reader(address, library)
+            return self._readers[address]
+
+    def group_table(
+        self, pattern: GroupPattern, columns: Sequence[str] | None
+    ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
+        """Return the groups that match a pattern, and the errors of columns that cannot be read."""
+        with self.library() as library:
+            return read_group_table(library.tree, pattern, columns, self._size())
+
+    def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
+        layout = self.column(name, library)
+        return (self._direct if layout.direct else self._through_h5py)(layout, library)
+
+    def _grid(self, address: GridAddress, library: OpenLibrary) -> GridColumn:
+        layout = self.column(address.name, library)
+        if not layout.direct:
+            return GridColumn(layout, address.axes, self._through_h5py(layout, library))
+        index = self._index_of(address.name, library) if layout.storage == "chunked" else None
+        column = DirectColumn(self.path, grid_layout(layout, address.axes), self.byte_source, index)
+        return GridColumn(layout, address.axes, column)
+
+    def _index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
+        """Return the chunk index of a dataset; it stays in memory."""
+        with self._lock:
+            if name not in self._indexes:
                 layout = self.column(name, library)
-                self._readers[name] = (self._direct if layout.direct else self._through_h5py)(layout, library)
-            return self._readers[name]
+                self._indexes[name] = self._index(self.path, library.dataset(name), layout, self._size)
+            return self._indexes[name]
+
+    def _segment_reader(self, path: str, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a dataset of a segmented column that h5py reads."""
+        dataset = library.dataset(path)
+        if dataset.shape != ():
+            return self.reader(path, library)
+        layout = describe_column(dataset, path, path=self.path, at_home=False, sources=(), single_ok=True)
+        guard = self._value_guard(self.path, path).check if layout.stored_dtype.hasobject else None
+        return H5pyColumn(self.path, layout, guard)
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another one that these columns come from, has changed since it was described."""
@@ -155,8 +228,7 @@ class OpenFile:
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
         if layout.storage == "chunked":
-            dataset = library.dataset(layout.name)
-            index = self._index(self.path, dataset, layout, self._size)
+            index = self._index_of(layout.name, library)
         return DirectColumn(self.path, layout, self.byte_source, index)
 
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:

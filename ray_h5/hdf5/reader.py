@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
+from ray_h5.errors import OptionError, RayH5Error, TransientIOError, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
-from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
+from ray_h5.hdf5.open_files import OpenFile, Part, forget, forget_all, name_of, open_file
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, run_jobs
+from ray_h5.hdf5.segments import GroupTable
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.storage.byte_source import FileIdentity
@@ -258,22 +260,40 @@ class RowReader:
             self._check_sources(file, found)
         return found, absent
 
-    def _fill(self, out: Mapping[str, np.ndarray], request: Request) -> None:
-        if len(request):
-            self._retrying(lambda: self._read(out, request))
+    def group_table(
+        self, pattern: GroupPattern, columns: Sequence[str] | None = None
+    ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
+        """Return the groups that match a pattern, with their datasets, and the errors of columns that cannot be read.
 
-    def _read(self, out: Mapping[str, np.ndarray], request: Request) -> None:
+        Errors as in `ray_h5.hdf5.metadata.groups.read_group_table`.
+        """
+        return self._retrying(lambda: self._file().group_table(pattern, columns))
+
+    def read_parts(self, parts: Sequence[Part]) -> None:
+        """Read columns, each with rows and an array of its own: columns of datasets, of groups and of grids.
+
+        The caller has checked that rows exist and that arrays fit.
+        """
+        asked = [part for part in parts if len(part.request)]
+        if asked:
+            self._retrying(lambda: self._read(asked))
+
+    def _fill(self, out: Mapping[str, np.ndarray], request: Request) -> None:
+        self.read_parts([Part(name, request, array) for name, array in out.items()])
+
+    def _read(self, parts: Sequence[Part]) -> None:
         file = self._file()
         jobs: list[Job] = []
+        names = [name for part in parts if (name := name_of(part.address)) is not None]
         with file.library() as library:
-            readers = {name: file.reader(name, library) for name in out}
-            self._check_sources(file, out)
-            file.check_unchanged(out)  # before anything is read: an early error is cheaper
-            for name, array in out.items():
-                jobs += readers[name].jobs(request, array, library)
+            readers = [file.reader(part.address, library) for part in parts]
+            self._check_sources(file, names)
+            file.check_unchanged(names)  # before anything is read: an early error is cheaper
+            for part, reader in zip(parts, readers, strict=True):
+                jobs += reader.jobs(part.request, part.out, library)
             self.stats.add(run_jobs(jobs, self.threads))
         # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
-        file.check_unchanged(out)
+        file.check_unchanged(names)
 
     def _file(self) -> OpenFile:
         if self._closed:

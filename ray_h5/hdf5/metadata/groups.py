@@ -1,7 +1,7 @@
 """Groups, or datasets, that match a pattern -> a table of their datasets and attributes.
 
-A file may have 10^5 of them. To describe each dataset from its header takes too long, so a dataset is compared with those
-that were described before: if type and creation properties are equal, only its shape and place are its own.
+A file may have 10^5 of them. To describe each dataset from its header takes too long, so a dataset is compared with
+those that were described before: if type and creation properties are equal, only its shape and place are its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _MAX_DEPTH = 32
 _DIGITS = re.compile(r"(\d+)")
 _MAX_SHOWN = 5
 _PROBED_NAMES = 1000
-_TEXT_KINDS = "SO"
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
@@ -155,9 +154,7 @@ class _Builder:
         array_shape = layout.shape[max(1, len(dims)) :]
         if self.classes:
             self._check_same(layout, len(dims), path)
-        found = _Class(
-            dataset.get_type(), dataset.get_create_plist(), growing, layout, array_shape, len(self.classes)
-        )
+        found = _Class(dataset.get_type(), dataset.get_create_plist(), growing, layout, array_shape, len(self.classes))
         self.classes.append(found)
         return found
 
@@ -167,9 +164,9 @@ class _Builder:
         found = f"{layout.dtype} with {axes} axes"
         if layout.kind != first.layout.kind or expected != found:
             raise SchemaMismatchError(
-                f"{self.path}: column {self.name!r}: expected {expected}, as in {self._first_path!r}, found {found} in "
-                f"{path!r}. Rows may differ in length, not in dtype or number of axes: choose groups that agree with the "
-                "pattern, or leave the column out with columns=[...]."
+                f"{self.path}: column {self.name!r}: expected {expected}, as in {self._first_path!r}, found {found} "
+                f"in {path!r}. Rows may differ in length, not in dtype or number of axes: choose groups that agree "
+                "with the pattern, or leave the column out with columns=[...]."
             )
 
     @property
@@ -247,7 +244,7 @@ class _Walk:
         if _is_glob(part):
             names = [name for name in self._names(group, prefix) if fnmatch.fnmatchcase(name, part)]
         else:
-            names = [part] if part.encode() in group.id.links else []
+            names = [part] if group.id.links.exists(part.encode()) else []
         for name in names:
             if not rest:
                 yield prefix + name, (group, trail)
@@ -368,8 +365,8 @@ class _Walk:
 
     def _differs(self, what: str) -> SchemaMismatchError:
         return SchemaMismatchError(
-            f"{self._path}: the groups {self._pattern.pattern!r} have different columns: {what}. Choose columns that all "
-            "of them have with columns=[...], or groups that agree with the pattern."
+            f"{self._path}: the groups {self._pattern.pattern!r} have different columns: {what}. Choose columns "
+            "that all of them have with columns=[...], or groups that agree with the pattern."
         )
 
     def _members(self, group: h5py.h5g.GroupID, prefix: str, depth: int) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
@@ -417,8 +414,8 @@ class _Attribute:
         name = self.name.encode()
         if not h5py.h5a.exists(opened, name):
             raise SchemaMismatchError(
-                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names. Its attributes are "
-                f"{few([each for each in h5py.AttributeManager(h5py.Group(opened))]) if isinstance(opened, h5py.h5g.GroupID) else 'others'}."
+                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
+                f"{near_names(self.name, _attribute_names(opened))}"
             )
         found = h5py.h5a.open(opened, name)
         if self._type is None or not found.get_type().equal(self._type):
@@ -428,10 +425,10 @@ class _Attribute:
 
     def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
         dtype = found.dtype
-        if found.shape not in {(), (1,)} or dtype.kind not in "biufSO" or h5py.check_vlen_dtype(dtype) is not None:
+        if found.shape not in {(), (1,)} or not _is_plain(dtype):
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; expected "
-                "one number or one text"
+                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
+                "expected one number or one text"
             )
         self._type = found.get_type()
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
@@ -454,6 +451,17 @@ class _Attribute:
         return np.array(self._values)
 
 
+def _is_plain(dtype: np.dtype) -> bool:
+    """Return whether values are numbers or texts."""
+    return dtype.kind in "biufS" or h5py.check_string_dtype(dtype) is not None
+
+
+def _attribute_names(opened: Any) -> list[str]:
+    names: list[bytes] = []
+    h5py.h5a.iterate(opened, names.append)
+    return [name.decode("utf-8", "backslashreplace") for name in names]
+
+
 def _text(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
@@ -466,9 +474,10 @@ def _decoded(path: str, prefix: str, name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
+        shown = printable(prefix + name.decode(errors="backslashreplace"))
         raise UnsupportedColumnError(
-            f"{path}: {printable(prefix + name.decode(errors='backslashreplace'))} is a name that is not UTF-8. Rename it "
-            f"with h5py: file[{'/' + prefix.strip('/')!r}].move({name!r}, 'new name')."
+            f"{path}: {shown} is a name that is not UTF-8. Rename it with h5py: "
+            f" file[{'/' + prefix.strip('/')!r}].move({name!r}, 'new name')."
         ) from None
 
 
@@ -489,7 +498,7 @@ def _check_places(path: str, table: GroupTable, file_bytes: int) -> None:
             )
         begins.append(column.offsets[there])
         sizes.append(size.astype(np.int64))
-        names += [column.paths[i] for i in np.flatnonzero(there)]
+        names += [column.paths[i] for i in np.flatnonzero(there).tolist()]
     begin, size = np.concatenate([*begins, np.empty(0, np.int64)]), np.concatenate([*sizes, np.empty(0, np.int64)])
     order = np.lexsort((size, begin))
     begin, size = begin[order], size[order]

@@ -132,7 +132,9 @@ class H5pyColumn:
     def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray, *, full: bool) -> None:
         low, high = batch.bounds
         try:
-            if isinstance(batch, RowRange):
+            if dataset.shape == ():
+                out[batch.listed().places] = dataset[()]
+            elif isinstance(batch, RowRange):
                 self._read_range(dataset, batch, out)
             elif full:
                 out[batch.places] = dataset[low:high][batch.rows - low]

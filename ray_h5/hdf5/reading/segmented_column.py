@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,17 +13,24 @@ from ray_h5.hdf5.chunk_index import ChunkIndex, corrupt_chunk
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
 from ray_h5.hdf5.reading.direct_column import DirectColumn
-from ray_h5.hdf5.reading.h5py_column import H5pyColumn, Library
+from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Job
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.hdf5.segments import NOT_WRITTEN, Segments
 from ray_h5.storage.byte_source import ByteSource
 
-IndexOf = Callable[[str, Library], ChunkIndex]
+IndexOf = Callable[[str], ChunkIndex]
 """Returns the chunk index of a dataset, given its path."""
 
-ReaderOf = Callable[[str, Library], H5pyColumn]
+ReaderOf = Callable[[str], "HasJobs"]
 """Returns the reader of a dataset that h5py reads, given its path."""
+
+
+class HasJobs(Protocol):
+    """A reader of one column."""
+
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
 
 
 class SegmentedColumn:
@@ -102,7 +110,7 @@ class SegmentedColumn:
         shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
         paths = [self._segments.paths[segment] or "" for segment in touched.tolist()]
         per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
-        index = _joined([self._index_of(each, library) for each in paths], first_chunk[:-1] * per_row)
+        index = _joined([self._index_of(each) for each in paths], first_chunk[:-1] * per_row)
         joined = _JoinedColumn(self._path, replace(layout, shape=shape), self._byte_source, index)
         joined.name_segments(paths, first_chunk * per_row, lengths)
         return joined.jobs(moved, out, library)
@@ -115,7 +123,7 @@ class SegmentedColumn:
             segment = int(of[start])
             part = request.select(slice(start, stop))
             local = RowRequest(part.rows - self._segments.starts[segment], part.places).packed()
-            jobs += self._reader_of(self._segments.paths[segment] or "", library).jobs(local, out, library)
+            jobs += self._reader_of(self._segments.paths[segment] or "").jobs(local, out, library)
         return jobs
 
 
