@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.storage.byte_source import FileIdentity
 
-Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list"]
+Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list", "ragged"]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
 SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]
@@ -66,7 +66,7 @@ class ColumnLayout:
     ----------
     name : str
         Path of the dataset below the group.
-    kind : {"number", "bool", "string", "time", "binary", "struct", "list"}
+    kind : {"number", "bool", "string", "time", "binary", "struct", "list", "ragged"}
         Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
         bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
         ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
@@ -104,6 +104,8 @@ class ColumnLayout:
         Whether this package decodes the bytes itself; otherwise h5py does.
     odd_type : str
         For numbers and booleans of a type that numpy does not have: a description of that type.
+    ragged_shape : tuple of (int or None)
+        For rows of varying shape ("ragged"): the shape of a row; None for axes along which rows differ.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
@@ -125,6 +127,7 @@ class ColumnLayout:
     sources: SourceStates = ()
     direct: bool = False
     odd_type: str = ""
+    ragged_shape: tuple[int | None, ...] = ()
     path: str = field(default="", compare=False)
 
     @property

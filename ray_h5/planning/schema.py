@@ -46,6 +46,10 @@ class ColumnSpec:
         For lists: dtype of their elements.
     as_bytes : bool
         For strings: deliver the bytes, which need not be UTF-8.
+    ragged_shape : tuple of (int or None)
+        For rows of varying shape: the shape of a row; None for axes along which rows differ.
+    mean_bytes : int
+        For rows of varying shape: bytes of a row in the mean.
     """
 
     name: str
@@ -54,6 +58,8 @@ class ColumnSpec:
     row_shape: tuple[int, ...]
     element: np.dtype | None = None
     as_bytes: bool = False
+    ragged_shape: tuple[int | None, ...] = ()
+    mean_bytes: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -77,11 +83,16 @@ class ColumnSpec:
             )
         # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
+        if layout.kind == "ragged":
+            of_row = layout.ragged_shape
+            return cls(layout.name, "ragged", dtype, (), layout.element, False, of_row, layout.item_bytes)
         return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row in memory; a guess for strings and lists, whose sizes are not known before they are read."""
+        if self.kind == "ragged":
+            return max(self.mean_bytes, 1)
         return math.prod(self.row_shape) * {"string": 32, "list": 4096}.get(self.kind, self.dtype.itemsize)
 
     @property
@@ -106,10 +117,17 @@ class ColumnSpec:
     @property
     def is_scalar(self) -> bool:
         """Whether a predicate can name the column: one plain value a row."""
-        return self.tensor_shape == ()
+        return self.tensor_shape == () and self.kind != "ragged"
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
+        if self.kind == "ragged":
+            alike = (is_cast or self.element == (stored.element or stored.dtype)) and stored.kind in {
+                "ragged",
+                *TENSOR_KINDS,
+            }
+            shape = stored.ragged_shape or stored.row_shape
+            return alike and len(shape) == len(self.ragged_shape) and covers(self.ragged_shape, shape)
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
             return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
         if self.kind != stored.kind:
@@ -130,17 +148,28 @@ class ColumnSpec:
                     f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
                 )
             return replace(self, as_bytes=True)
-        if self.kind not in TENSOR_KINDS:
+        held = self.kind in TENSOR_KINDS or (self.kind == "ragged" and self.element is not None)
+        if not held or (self.element is not None and self.element.hasobject):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
+        if self.kind == "ragged":
+            return replace(self, element=wanted.newbyteorder("="))
         return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
 
     def __str__(self) -> str:
+        if self.kind == "ragged":
+            shape = ", ".join("?" if n is None else str(n) for n in self.ragged_shape)
+            return f"{self.element} ({shape}{',' if len(self.ragged_shape) == 1 else ''})"
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
+
+
+def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
+    """Return whether rows of a shape are rows of a ragged shape."""
+    return all(one is None or one == other for one, other in zip(ragged, shape, strict=True))
 
 
 @dataclass(frozen=True)

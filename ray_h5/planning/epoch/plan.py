@@ -11,16 +11,16 @@ import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
-from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.index.file_facts import Scope, wrong_index
+from ray_h5.planning.index.file_facts import FileReader, Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.sources import SourceTable
+from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.schema import Cast, ColumnSpec
 
 
@@ -48,6 +48,8 @@ class ReadPlan(ComparedByContent):
         The other files that hold values of the columns, or values that the selection was made from.
     cast : frozenset of str
         The columns that are cast while they are read. The others have the dtypes that files store.
+    tables : tuple of RowTable
+        What is known of the rows of each file; empty if they lie along the first axis.
     """
 
     files: FileTable
@@ -59,6 +61,7 @@ class ReadPlan(ComparedByContent):
     tail: Tail | None = None
     sources: SourceTable = field(default_factory=SourceTable)
     cast: frozenset[str] = frozenset()
+    tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -101,9 +104,10 @@ class ReadPlan(ComparedByContent):
         """Return the state of a file when the plan was made."""
         return FileState(self.files.identity(file), self.sources.of_file(file))
 
-    def open(self, file: int) -> RowReader:
+    def open(self, file: int) -> FileReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
-        reader = self.scope.open(self.files.path(file), self.state(file))
+        table = self.tables[file] if self.tables else None
+        reader = self.scope.open(self.files.path(file), self.state(file), table)
         self.check(file, reader)
         return reader
 
@@ -117,7 +121,7 @@ class ReadPlan(ComparedByContent):
         order = self.order.with_drawn_seed(seed)
         return self if order is self.order else replace(self, order=order)
 
-    def check(self, file: int, reader: RowReader) -> None:
+    def check(self, file: int, reader: FileReader) -> None:
         """Raise unless a file holds what the plan was made for. An index on disk may be wrong about it.
 
         Raises
@@ -194,7 +198,7 @@ def make_plan(
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
     sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast)
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables)
 
 
 def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:

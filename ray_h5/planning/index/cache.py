@@ -263,7 +263,8 @@ def _distrust(where: str, why: str) -> None:
 
 
 def _named(path: str, scope: Scope) -> list[Any]:
-    return [path, scope.group, sorted(scope.allow_external)]
+    kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
+    return [path, scope.group, sorted(scope.allow_external), *kind]
 
 
 def _key(path: str, scope: Scope) -> tuple[object, ...]:

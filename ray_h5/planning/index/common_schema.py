@@ -45,6 +45,8 @@ def common_columns(
         if not any(name in each.columns for each in facts):
             with scope.open(facts[0].path) as reader:
                 reader.column(name)  # raises, with near names
+    if not scope.by_axis:
+        facts = _with_common_shapes(facts, columns)
     first = _schema(facts[0].chosen(columns), cast)
     if any(_schema(each.chosen(columns), cast) != first for each in facts):
         raise _mismatch([each.path for each in facts], [_schema(each.chosen(columns), cast) for each in facts], columns)
@@ -52,6 +54,48 @@ def common_columns(
     for name in names:
         check_enums(facts, name)
     return {name: _common([each.columns[name].spec for each in facts]) for name in names}
+
+
+def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
+    """Return facts in which columns are ragged whose rows have another shape in another file."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    elements: dict[str, np.dtype] = {}
+    sizes: dict[str, int] = {}
+    ragged: set[str] = set()
+    for each in facts:
+        for name, column in each.chosen(columns).items():
+            spec = column.spec
+            if spec.kind != "ragged" and (spec.kind not in TENSOR_KINDS or not spec.row_shape):
+                continue
+            shape: tuple[int | None, ...] = spec.ragged_shape or spec.row_shape
+            known = shapes.setdefault(name, shape)
+            if len(known) != len(shape):
+                continue  # the comparison of the files reports it
+            shapes[name] = tuple(one if one == other else None for one, other in zip(known, shape, strict=True))
+            elements[name] = spec.dtype if spec.element is None else spec.element
+            sizes[name] = max(sizes.get(name, 0), spec.row_bytes)
+            if spec.kind == "ragged" or None in shapes[name]:
+                ragged.add(name)
+    if not ragged:
+        return facts
+
+    def as_ragged(column: ColumnFacts) -> ColumnFacts:
+        spec = column.spec
+        if spec.name not in ragged or len(spec.ragged_shape or spec.row_shape) != len(shapes[spec.name]):
+            return column
+        element = spec.dtype if spec.element is None else spec.element
+        new = ColumnSpec(
+            spec.name,
+            "ragged",
+            np.dtype(object),
+            (),
+            element,
+            ragged_shape=shapes[spec.name],
+            mean_bytes=sizes[spec.name],
+        )
+        return replace(column, spec=new)
+
+    return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
 
 
 def check_enums(facts: Sequence[FileFacts], column: str) -> None:
@@ -97,7 +141,7 @@ def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
 def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
     if spec.kind == "struct":
         return replace(spec, dtype=_packed(spec.dtype))
-    return cast(spec) if spec.kind in TENSOR_KINDS else spec
+    return cast(spec) if spec.kind in TENSOR_KINDS or spec.kind == "ragged" else spec
 
 
 def _packed(dtype: np.dtype) -> np.dtype:
@@ -113,6 +157,9 @@ def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
     """Return the spec that holds the values of a column of all files."""
     if all(each == specs[0] for each in specs):
         return specs[0]
+    if specs[0].kind == "ragged":
+        elements = {each.element for each in specs if each.element is not None}
+        return replace(specs[0], element=np.result_type(*elements))
     kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
     return replace(specs[0], kind=kind, dtype=np.result_type(*{each.dtype for each in specs}))
 

@@ -19,6 +19,9 @@ from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
+from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.space import RowTable
+from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import PathLike
@@ -30,19 +33,35 @@ _WHY_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How every file is opened: the group, the folders that links may lead to, and threads for a read."""
+    """How every file is opened: the group, the folders that links may lead to, threads for a read, and the row kind."""
 
     group: str = "/"
     allow_external: tuple[str, ...] = ()
     threads: int = 1
+    rows: RowKind | None = None
+    windows: Windows | None = None
 
     @classmethod
-    def of(cls, group: str, allow_external: PathLike | Iterable[PathLike], threads: int = 1) -> Scope:
+    def of(
+        cls,
+        group: str,
+        allow_external: PathLike | Iterable[PathLike],
+        threads: int = 1,
+        rows: RowKind | None = None,
+        windows: Windows | None = None,
+    ) -> Scope:
         """Return the scope for the arguments of a user."""
-        return cls(group, as_roots(allow_external), threads)
+        return cls(group, as_roots(allow_external), threads, rows, windows)
 
-    def open(self, path: str, expect: FileState | None = None) -> RowReader:
-        return RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
+    @property
+    def by_axis(self) -> bool:
+        """Whether rows lie along the first axis."""
+        return self.rows is None and self.windows is None
+
+    def open(self, path: str, expect: FileState | None = None, table: RowTable | None = None) -> FileReader:
+        """Open a file; `table` has what is known of its rows."""
+        reader = RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
+        return reader if self.by_axis else RowView(reader, self.rows, self.windows, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +128,8 @@ class FileFacts:
         Other files that decide which columns there are; known with the listing.
     values : mapping of ColumnSpec to pyarrow.Array
         The values of scalar and virtual columns that were read, one value a row.
+    table : RowTable, optional
+        What is known of the rows, if they do not lie along the first axis.
     """
 
     path: str
@@ -119,6 +140,7 @@ class FileFacts:
     origins: tuple[Origin, ...] = ()
     sought: SourceStates = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
+    table: RowTable | None = None
 
     @property
     def state(self) -> FileState:
@@ -187,6 +209,7 @@ class FileFacts:
             origins=_merged(self.origins, found.origins),
             sought=known.sought,
             values={**self.values, **found.values},
+            table=found.table or self.table,
         )
 
     def holds(self, other: FileFacts) -> bool:
@@ -226,14 +249,15 @@ def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) 
 
     A column that the file lacks is no error here: the comparison of all files reports it.
     """
-    with scope.open(path, facts.state if facts is not None else None) as reader:
+    known = None if facts is None else facts.table
+    with scope.open(path, facts.state if facts is not None else None, known) as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
-    return facts
+        return facts if isinstance(reader, RowReader) else replace(facts, table=reader.table)
 
 
-def check_planned(reader: RowReader, column: str, rows: int) -> None:
+def check_planned(reader: FileReader, column: str, rows: int) -> None:
     """Raise unless a column has the number of rows that was planned. The file did not change since.
 
     Raises
@@ -254,7 +278,7 @@ def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
     )
 
 
-def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] | None) -> FileFacts:
+def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] | None) -> FileFacts:
     if columns is not None:
         return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
     if facts.listing is not None:
@@ -266,7 +290,7 @@ def _learn_columns(facts: FileFacts, reader: RowReader, columns: Sequence[str] |
     return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
 
 
-def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
+def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
     for name in list(facts.chosen(columns))[:1]:
         check_planned(reader, name, rows)
@@ -276,7 +300,7 @@ def _learn_values(facts: FileFacts, reader: RowReader, spec: ColumnSpec, columns
     return replace(facts, values={**facts.values, spec: values})
 
 
-def _stored(facts: FileFacts, reader: RowReader, spec: ColumnSpec, rows: int) -> pa.Array:
+def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:
     found = facts.columns[spec.name].num_rows
     if found != rows:
         raise SchemaMismatchError(

@@ -28,6 +28,7 @@ from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
+from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import check_regular_file, identity_now
@@ -58,6 +59,8 @@ class RowIndex(ComparedByContent):
         The casts while columns are read.
     found : FoundCell
         What was looked up since: the one part that changes. It is no part of the value.
+    tables : tuple of RowTable
+        What is known of the rows of each file; empty if they lie along the first axis.
     """
 
     files: FileTable
@@ -66,6 +69,7 @@ class RowIndex(ComparedByContent):
     lookup: Lookup
     cast: Cast = field(default_factory=Cast)
     found: FoundCell = field(default_factory=FoundCell, repr=False, compare=False)
+    tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -82,7 +86,7 @@ class RowIndex(ComparedByContent):
         Columns with less than a quarter of the bytes of the widest one do not count: to read them more than once is
         cheap. The size of strings and lists is not known before they are read.
         """
-        known = [spec for spec in self.columns.values() if spec.kind not in {"string", "list"}]
+        known = [spec for spec in self.columns.values() if spec.kind not in {"string", "list", "ragged"}]
         columns = known or list(self.columns.values())
         widest = max(spec.row_bytes for spec in columns)
         return max(self.chunk_rows[spec.name] for spec in columns if 4 * spec.row_bytes >= widest)
@@ -236,7 +240,8 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
-    return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)))
+    tables = () if lookup.scope.by_axis else tuple(each.table for each in facts)
+    return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)), tables)
 
 
 def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:

@@ -10,8 +10,8 @@ import numpy as np
 from ray_h5.errors import PredicateError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.predicates.criteria import AnyEqual, Derived, RowMask
+from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.schema import ColumnSpec
 
 _PIECE_BYTES = 16 << 20
@@ -30,7 +30,7 @@ def virtual_spec(name: str) -> ColumnSpec:
     return ColumnSpec(name, "bool", np.dtype(bool), ())
 
 
-def compute(reader: RowReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
+def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
     """Return a virtual column of one file: bool of shape (num_rows,).
 
     Raises
@@ -61,7 +61,7 @@ def _kind(values: np.ndarray) -> str:
     return "number" if values.dtype.kind in "biuf" else str(values.dtype)
 
 
-def _any_equal(reader: RowReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
+def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
     names = [column] if criterion.valid is None else [column, criterion.valid]
     layouts = reader.find(names)
     steps = {name: ColumnShape(name, layout.kind, layout.row_shape) for name, layout in layouts.items()}
@@ -113,14 +113,17 @@ def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, cr
         )
 
 
-def _row_mask(reader: RowReader, num_rows: int, column: str) -> np.ndarray:
-    layout = reader.find([column])[column]
+def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
+    base = reader.base if isinstance(reader, RowView) else reader  # the mask is a dataset of the file, not of a row
+    layout = base.find([column])[column]
     where = f"{reader.path}: row_mask: {column!r}"
+    if isinstance(reader, RowView) and layout.kind == "string" and not layout.row_shape:
+        return reader.rows_named(base.read([column])[column].tolist(), where)
     if layout.row_shape or layout.dtype.kind not in "biu":
         raise PredicateError(
             f"{where} holds {layout.dtype} values of shape {layout.row_shape}; expected a boolean a row, or row numbers"
         )
-    values = reader.read([column])[column]
+    values = base.read([column])[column]
     if layout.kind == "bool":
         if len(values) != num_rows:
             raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {num_rows} rows")

@@ -10,11 +10,11 @@ import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.reader import RowReader
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.reading import by_file
+from ray_h5.planning.rows.view import FileReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
@@ -47,7 +47,7 @@ class RowSource:
     def __init__(self, plan: ReadPlan, kept_bytes: int | None = None) -> None:
         self.plan = plan
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
-        self._readers: LRU[RowReader] = LRU(_MAX_READERS)
+        self._readers: LRU[FileReader] = LRU(_MAX_READERS)
         self._states: LRU[tuple[str, FileIdentity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, FileIdentity | None]] = LRU(_MAX_STATES)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
@@ -129,7 +129,7 @@ class RowSource:
         max_bytes = self._kept_bytes
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
-        specs = {each.name: each for each in self.plan.columns if each.kind != "list"}
+        specs = {each.name: each for each in self.plan.columns if each.kind not in {"list", "ragged"}}
         row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
         small: dict[str, Any] = {}
         large: dict[str, Any] = {}
@@ -189,7 +189,7 @@ class RowSource:
             # The reader looks at the state of the file before and after.
             self._reader(file).read_into(out, row_ids[here] - starts[file], places[here])
 
-    def _reader(self, file: int) -> RowReader:
+    def _reader(self, file: int) -> FileReader:
         reader = self._readers.get(file)
         if reader is not None:
             return reader

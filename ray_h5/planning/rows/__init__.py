@@ -1,0 +1,1 @@
+"""Row kinds: what a row of a file is."""

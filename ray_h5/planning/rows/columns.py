@@ -1,0 +1,267 @@
+"""Columns of one file as a row kind has them: which values of which datasets a row holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.layout import ColumnLayout, Kind
+from ray_h5.hdf5.open_files import Address, Part
+from ray_h5.hdf5.reading.coalesce import RowRange, request_of
+from ray_h5.hdf5.reading.segmented_column import units_of
+from ray_h5.hdf5.segments import Segments
+
+Finish = Callable[[], None]
+"""What is left to do once the parts of a read are there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Parts that are read, and what is done with them afterwards."""
+
+    parts: Sequence[Part] = ()
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValuesColumn:
+    """A column whose values are in memory: an attribute, a name, an index along an axis.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    kind : {"number", "bool", "string"}
+        The kind of a value.
+    values_of : callable
+        Returns the values of rows.
+    dtype : numpy.dtype
+        dtype of the values.
+    row_shape : tuple of int
+        Shape of a value.
+    """
+
+    name: str
+    kind: Kind
+    values_of: Callable[[np.ndarray], np.ndarray]
+    dtype: np.dtype
+    row_shape: tuple[int, ...] = ()
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        return ColumnLayout(
+            self.name, self.kind, (num_rows, *self.row_shape), self.dtype, "contiguous", direct=True, path=path
+        )
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        out[places] = self.values_of(rows)
+        return Reading()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitColumn:
+    """A column with one unit of a dataset a row.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    address : Address
+        The dataset, or datasets.
+    stored : ColumnLayout
+        A layout with the type and shape of a unit.
+    units_of : callable, optional
+        Returns the unit of each row; None if they are equal.
+    chunk_rows : int
+        Rows that are best read together.
+    """
+
+    name: str
+    address: Address
+    stored: ColumnLayout
+    units_of: Callable[[np.ndarray], np.ndarray] | None = None
+    chunk_rows: int = 1
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        return _layout(self.name, self.stored, (num_rows, *self.stored.row_shape), self.chunk_rows, path)
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        units = rows if self.units_of is None else self.units_of(rows)
+        return Reading([Part(self.address, request_of(units, places), out)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentColumn:
+    """A column with one whole segment a row.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    segments : Segments
+        The datasets.
+    segment_of : callable, optional
+        Returns the segment of each row; None if they are equal.
+    """
+
+    name: str
+    segments: Segments
+    segment_of: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        return self.segments.common_shape
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        stored = self.segments.layouts[0]
+        if self.segments.single or (None not in self.shape and stored.kind in {"number", "bool"}):
+            shape = tuple(int(n or 0) for n in self.shape)
+            return _layout(self.name, stored, (num_rows, *shape), 1, path)
+        item = stored.stored_dtype.itemsize
+        sizes = self.segments.shapes.astype(np.float64).prod(axis=1) * item
+        return ColumnLayout(
+            self.name,
+            "ragged",
+            (num_rows,),
+            np.dtype(object),
+            "contiguous",
+            element=stored.dtype,
+            ragged_shape=self.shape,
+            enum=stored.enum,
+            item_bytes=int(sizes.mean()) if len(sizes) else 0,
+            direct=stored.direct,
+            path=path,
+        )
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        segments = rows if self.segment_of is None else self.segment_of(rows)
+        starts, counts = self.segments.starts[segments], self.segments.lengths[segments]
+        if self.segments.single:
+            return Reading([Part(self.segments, request_of(starts, places), out)])
+        if out.dtype == object and out.ndim == 1:
+            return self._ragged(segments, places, out)
+        return self._stacked(units_of(starts, counts), places, out)
+
+    def _stacked(self, units: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        """Return the reading of segments of one shape."""
+        if not out.size:
+            return Reading()
+        length = out.shape[1]
+        flat = out.reshape(-1, *out.shape[2:])
+        if np.shares_memory(flat, out):
+            flat_places = (places[:, None] * length + np.arange(length)).reshape(-1)
+            return Reading([Part(self.segments, request_of(units, flat_places), flat)])
+        apart = empty((len(places), *out.shape[1:]), out.dtype)
+
+        def finish() -> None:
+            out[places] = apart
+
+        return Reading([Part(self.segments, request_of(units), apart.reshape(-1, *out.shape[2:]))], finish)
+
+    def _ragged(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        """Return the reading of segments as arrays of their own: parts of one array, if their units have one shape."""
+        unit_shape = self.segments.unit_shape
+        if unit_shape is None:
+            return self._one_by_one(segments, places, out)
+        counts = self.segments.lengths[segments]
+        units = units_of(self.segments.starts[segments], counts)
+        flat = empty((len(units), *unit_shape), self.segments.dtype, f"column {self.name!r}")
+        ends = np.cumsum(counts).tolist()
+
+        def finish() -> None:
+            begin = 0
+            for place, end in zip(places.tolist(), ends, strict=True):
+                out[place] = flat[begin:end]
+                begin = end
+
+        return Reading([Part(self.segments, request_of(units), flat)] if len(units) else [], finish)
+
+    def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        parts = []
+        for segment, place in zip(segments.tolist(), places.tolist(), strict=True):
+            shape = tuple(self.segments.shapes[segment].tolist())
+            out[place] = value = empty(shape, self.segments.dtype, f"column {self.name!r}")
+            if value.size:
+                first, count = int(self.segments.starts[segment]), int(self.segments.lengths[segment])
+                parts.append(Part(self.segments, RowRange(first, 0, count), value))
+        return Reading(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowedColumn:
+    """A column with the units at some offsets from a step of an episode.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    address : Address
+        The dataset, or datasets.
+    stored : ColumnLayout
+        A layout with the type and shape of a unit.
+    offsets : numpy.ndarray
+        int64 steps.
+    steps_of : callable
+        Returns for rows: the first unit of the episode, the step, and the length of the episode.
+    zero : (bool, bool)
+        Whether steps before and after the episode are zeros. Otherwise they are its first or last step.
+    chunk_rows : int
+        Rows that are best read together.
+    """
+
+    name: str
+    address: Address
+    stored: ColumnLayout
+    offsets: np.ndarray
+    steps_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+    zero: tuple[bool, bool]
+    chunk_rows: int = 1
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        shape = (num_rows, len(self.offsets), *self.stored.row_shape)
+        return _layout(self.name, self.stored, shape, self.chunk_rows, path)
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        starts, steps, lengths = self.steps_of(rows)
+        wanted = steps[:, None] + self.offsets
+        last = lengths[:, None] - 1
+        units = (starts[:, None] + np.clip(wanted, 0, last)).reshape(-1)
+        blank = np.zeros(wanted.shape, bool)
+        if self.zero[0]:
+            blank |= wanted < 0
+        if self.zero[1]:
+            blank |= wanted > last
+        width = len(self.offsets)
+        flat = out.reshape(-1, *out.shape[2:])
+        in_place = bool(np.shares_memory(flat, out)) or not out.size
+        into = flat if in_place else empty((len(units), *out.shape[2:]), out.dtype)
+        there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(len(units))
+
+        def finish() -> None:
+            if blank.any():
+                into[there[blank.reshape(-1)]] = 0
+            if not in_place:
+                out[places] = into.reshape(len(rows), *out.shape[1:])
+
+        return Reading([Part(self.address, request_of(units, there), into)], finish)
+
+
+def _layout(name: str, stored: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
+    return ColumnLayout(
+        name,
+        stored.kind,
+        shape,
+        stored.stored_dtype,
+        stored.storage,
+        chunk_shape=None if chunk_rows == 1 else (chunk_rows, *shape[1:]),
+        pipeline=stored.pipeline,
+        element=stored.element,
+        enum=stored.enum,
+        item_bytes=stored.item_bytes,
+        sources=stored.sources,
+        direct=stored.direct,
+        odd_type=stored.odd_type,
+        path=path,
+    )

@@ -1,0 +1,99 @@
+"""What the rows of one file are, for each row kind: its columns, and its episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.open_files import Address
+from ray_h5.hdf5.segments import GroupTable
+from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
+
+Column: TypeAlias = ValuesColumn | UnitColumn | SegmentColumn | WindowedColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTable:
+    """Facts about the rows of a file that are found once, and that every later reader of the file needs.
+
+    Attributes
+    ----------
+    groups : GroupTable, optional
+        The groups that are rows, or episodes.
+    episode_lengths : numpy.ndarray, optional
+        int64: the steps of each episode.
+    """
+
+    groups: GroupTable | None = None
+    episode_lengths: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Where the steps of episodes are: a unit for each step.
+
+    Attributes
+    ----------
+    address : Address
+        The dataset, or datasets.
+    stored : ColumnLayout
+        A layout with the type and shape of a unit.
+    starts : numpy.ndarray
+        int64: the first unit of each episode.
+    chunk_rows : int
+        Steps that are best read together.
+    """
+
+    address: Address
+    stored: ColumnLayout
+    starts: np.ndarray
+    chunk_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The columns of a file: names, and the errors of those that cannot be read."""
+
+    names: tuple[str, ...]
+    refused: Mapping[str, Exception] = field(default_factory=dict)
+
+
+class Space(Protocol):
+    """The rows of one file, and their columns."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def table(self) -> RowTable:
+        """What was found out so far."""
+
+    def listing(self) -> Listing:
+        """Return the columns."""
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Find out about columns, several at once."""
+
+    def column(self, name: str) -> Column:
+        """Return one column; raise `UnknownColumnError` if there is none."""
+
+    def episode_names(self) -> np.ndarray:
+        """Return a name for each group or episode, as bytes."""
+
+
+class Episodes(Space, Protocol):
+    """The rows of one file that are also episodes, for windows."""
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        """Return the steps of each episode, given the columns that have offsets."""
+
+    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
+        """Return where the steps of a column are; None if the column is a constant of each episode."""
+
+    def constant(self, name: str) -> Column:
+        """Return a column with one row for each episode."""

@@ -1,0 +1,247 @@
+"""Rows of a row kind, read as `RowReader` reads rows along the first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout
+from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit
+from ray_h5.hdf5.reading.jobs import ReadStats
+from ray_h5.messages import near_names
+from ray_h5.planning.rows.axis_rows import AxisRows
+from ray_h5.planning.rows.columns import ValuesColumn
+from ray_h5.planning.rows.grid_rows import GridRows
+from ray_h5.planning.rows.group_rows import GroupRows
+from ray_h5.planning.rows.kinds import Grid, Groups, RowKind, Windows
+from ray_h5.planning.rows.space import Column, Episodes, RowTable, Space
+from ray_h5.planning.rows.window_rows import WindowRows
+from ray_h5.storage.byte_source import FileIdentity
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+EPISODE = "episode"
+"""A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
+
+
+class RowView:
+    """The rows of one file, as a row kind defines them.
+
+    It has the methods of `RowReader` that planning uses.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    kind : Groups or Grid, optional
+        The row kind; None for rows along the first axis.
+    windows : Windows, optional
+        Windows over them.
+    table : RowTable, optional
+        What is known of the rows.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        kind: RowKind | None,
+        windows: Windows | None,
+        table: RowTable | None = None,
+    ) -> None:
+        self._reader = reader
+        self._layouts: dict[str, ColumnLayout] = {}
+        self._columns: dict[str, Column] = {}
+        self._space: Space = _space_of(reader, kind, windows, table)
+
+    @property
+    def path(self) -> str:
+        return self._reader.path
+
+    @property
+    def identity(self) -> FileIdentity:
+        return self._reader.identity
+
+    @property
+    def stats(self) -> ReadStats:
+        return self._reader.stats
+
+    @property
+    def base(self) -> RowReader:
+        """The reader of the file."""
+        return self._reader
+
+    @property
+    def table(self) -> RowTable:
+        """What was found out about the rows."""
+        return self._space.table
+
+    @property
+    def num_rows(self) -> int:
+        return self._space.num_rows
+
+    @property
+    def layout(self) -> FileLayout:
+        """The columns, and the errors of those that cannot be read."""
+        listing = self._space.listing()
+        columns: dict[str, ColumnLayout] = {}
+        refused: dict[str, Exception] = dict(listing.refused)
+        for name in listing.names:
+            try:
+                columns[name] = self._described(name)
+            except RayH5Error as exc:
+                refused[name] = exc
+        return FileLayout(self.path, self._reader.group, self.identity, columns, refused)
+
+    @property
+    def columns(self) -> Mapping[str, ColumnLayout]:
+        return self.layout.columns
+
+    def column(self, name: str) -> ColumnLayout:
+        """Return the layout of one column."""
+        return self.find([name])[name]
+
+    def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
+        """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
+        found: dict[str, ColumnLayout] = {}
+        wanted = as_names(names)
+        self._space.prepare(name for name in wanted if name != EPISODE)
+        for name in wanted:
+            try:
+                found[name] = self._described(name)
+            except UnknownColumnError:
+                if not missing_ok:
+                    raise
+        return found
+
+    def _described(self, name: str) -> ColumnLayout:
+        if name not in self._layouts:
+            column = self._find(name)
+            self._columns[name] = column
+            self._layouts[name] = column.layout(self._space.num_rows, self.path)
+        return self._layouts[name]
+
+    def _find(self, name: str) -> Column:
+        try:
+            return self._space.column(name)
+        except UnknownColumnError:
+            if name != EPISODE:
+                raise
+        return self._episode()
+
+    def _episode(self) -> ValuesColumn:
+        names = self._space.episode_names()
+        texts = np.array([*(f"{self.path}:".encode() + name for name in names), None], object)[:-1]
+        if isinstance(space := self._space, WindowRows):
+            return ValuesColumn(EPISODE, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
+        if isinstance(self._space, GroupRows):
+            return ValuesColumn(EPISODE, "string", lambda rows: texts[rows], np.dtype(object))
+        raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups and Windows")
+
+    def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
+        """Read rows of columns, as `RowReader.read`."""
+        layouts = self.find(columns)
+        wanted = as_rows(rows, self.num_rows, self.path)
+        out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
+        self._fill(out, wanted, np.arange(len(wanted), dtype=np.int64))
+        return out
+
+    def read_into(
+        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+    ) -> None:
+        """Read rows into existing arrays, as `RowReader.read_into`."""
+        layouts = self.find(list(out))
+        wanted = as_rows(rows, self.num_rows, self.path)
+        there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
+        for name, array in out.items():
+            if array.dtype != object:
+                check_fit(array, layouts[name], len(wanted), there, f"{self.path}: column {name!r}")
+        self._fill(out, wanted, there)
+
+    def _fill(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:
+        if not len(rows):
+            return
+        readings = [self._columns[name].reading(rows, places, array) for name, array in out.items()]
+        self._reader.read_parts([part for reading in readings for part in reading.parts])
+        for reading in readings:
+            if reading.finish is not None:
+                reading.finish()
+
+    def step_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return what the row keys of rows are made from: the step of the episode, or the row itself."""
+        return self._space.step_numbers(rows) if isinstance(self._space, WindowRows) else rows
+
+    @property
+    def num_steps(self) -> int:
+        """How many numbers `step_numbers` can return."""
+        return self._space.num_steps if isinstance(self._space, WindowRows) else self.num_rows
+
+    def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
+        """Return how many bytes columns take: those of their values."""
+        return {name: layout.num_rows * layout.row_bytes for name, layout in self.find(columns).items()}
+
+    def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
+        """Return nothing: what the file says is about datasets."""
+        return {name: ColumnNotes() for name in columns}
+
+    def rows_named(self, names: Sequence[bytes], where: str) -> np.ndarray:
+        """Return, as bools, which rows are these groups, or belong to them.
+
+        Raises
+        ------
+        PredicateError
+            If there is no such group, or a name is given twice.
+        """
+        known = self._space.episode_names().tolist()
+        numbers = {name.rsplit(b"/", 1)[-1]: number for number, name in enumerate(known)}
+        numbers |= {name: number for number, name in enumerate(known)}
+        wanted: set[int] = set()
+        for name in names:
+            number = numbers.get(name)
+            if number is None:
+                near = near_names(_text(name), [_text(each) for each in known])
+                raise PredicateError(f"{where} lists {_text(name)!r}, which is no group of rows.{near}")
+            if number in wanted:
+                raise PredicateError(f"{where} lists {_text(name)!r} more than once")
+            wanted.add(number)
+        is_wanted = np.isin(np.arange(len(known)), list(wanted))
+        rows = np.arange(self.num_rows)
+        return is_wanted[self._space.episodes_of(rows) if isinstance(self._space, WindowRows) else rows]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+FileReader: TypeAlias = RowReader | RowView
+"""Reads the rows of one file."""
+
+
+def _space_of(reader: RowReader, kind: RowKind | None, windows: Windows | None, table: RowTable | None) -> Space:
+    space: Episodes
+    if isinstance(kind, Groups):
+        space = GroupRows(reader, kind, table, None if windows is None else windows.episode_length)
+    elif isinstance(kind, Grid):
+        space = GridRows(reader, kind, None)
+    else:
+        assert windows is not None
+        space = AxisRows(reader, windows, table)
+    return space if windows is None else WindowRows(space, windows, reader.path)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,182 @@
+"""Rows that are steps of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
+from ray_h5.planning.rows.kinds import WindowColumn, Windows
+from ray_h5.planning.rows.space import Column, Episodes, Listing, RowTable
+
+IS_PAD = "_is_pad"
+
+_RUN = 4
+"""Rows of a chunk group, as a multiple of the steps that a window spans: its windows then share most steps."""
+
+
+class WindowRows:
+    """Windows over the episodes of one file.
+
+    Parameters
+    ----------
+    space : Episodes
+        The episodes.
+    windows : Windows
+        The windows.
+    path : str
+        The file, for messages.
+    """
+
+    def __init__(self, space: Episodes, windows: Windows, path: str) -> None:
+        self._space = space
+        self._windows = windows
+        self._path = path
+        self._by_name = {each.name: each for each in windows.columns}
+        self._known: _Numbering | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._numbering.row_starts[-1])
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all episodes."""
+        return int(self._numbering.lengths.sum())
+
+    @property
+    def table(self) -> RowTable:
+        return self._space.table
+
+    @property
+    def _numbering(self) -> _Numbering:
+        if self._known is None:
+            sources = list(dict.fromkeys(each.source for each in self._windows.columns))
+            self._known = _Numbering(self._space.lengths_of(sources), self._windows)
+        return self._known
+
+    def listing(self) -> Listing:
+        found = self._space.listing()
+        names = list(found.names)
+        for each in self._windows.columns:
+            names += [each.name] if each.name not in names else []
+        if self._windows.marks_padding:
+            names += [each.name + IS_PAD for each in self._windows.columns]
+        return Listing(tuple(names), found.refused)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        sources = [each.source for each in self._windows.columns]
+        plain = [name for name in names if name not in self._by_name and self._padded(name) is None]
+        self._space.prepare(dict.fromkeys([*sources, *plain]))
+
+    def _padded(self, name: str) -> WindowColumn | None:
+        return self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
+
+    def column(self, name: str) -> Column:
+        numbering = self._numbering
+        if name in self._by_name:
+            return self._windowed(self._by_name[name])
+        if (padded := self._padded(name)) is not None and self._windows.marks_padding:
+            return self._is_pad(name, padded)
+        steps = self._space.steps(name, numbering.lengths)
+        if steps is not None:
+            starts = steps.starts
+            return UnitColumn(
+                name,
+                steps.address,
+                steps.stored,
+                lambda rows: starts[(found := numbering.of(rows))[0]] + found[1],
+                steps.chunk_rows,
+            )
+        return _of_episodes(self._space.constant(name), numbering)
+
+    def _windowed(self, window: WindowColumn) -> WindowedColumn:
+        numbering = self._numbering
+        steps = self._space.steps(window.source, numbering.lengths)
+        if steps is None:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {window.source!r} has no axis of time; leave it out of the offsets"
+            )
+        self._check(window, steps.stored)
+        starts = steps.starts
+
+        def steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            episodes, at = numbering.of(rows)
+            return starts[episodes], at, numbering.lengths[episodes]
+
+        zero = self._windows.pad[0] == "zero", self._windows.pad[1] == "zero"
+        span = max(window.offsets) - min(window.offsets) + 1
+        chunk_rows = max(steps.chunk_rows, _RUN * span // self._windows.stride, 1)
+        return WindowedColumn(
+            window.name, steps.address, steps.stored, np.array(window.offsets, np.int64), steps_of, zero, chunk_rows
+        )
+
+    def _check(self, window: WindowColumn, stored: ColumnLayout) -> None:
+        if stored.kind not in {"number", "bool"}:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {window.source!r} holds {stored.kind} values; windows are of numbers "
+                "and booleans. Leave it out of the offsets: each row then has its value at t."
+            )
+
+    def _is_pad(self, name: str, window: WindowColumn) -> ValuesColumn:
+        numbering, offsets = self._numbering, np.array(window.offsets, np.int64)
+
+        def values(rows: np.ndarray) -> np.ndarray:
+            episodes, at = numbering.of(rows)
+            wanted = at[:, None] + offsets
+            return (wanted < 0) | (wanted >= numbering.lengths[episodes][:, None])
+
+        return ValuesColumn(name, "bool", values, np.dtype(bool), (len(offsets),))
+
+    def episode_names(self) -> np.ndarray:
+        return self._space.episode_names()
+
+    def episodes_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the episode of each row."""
+        return self._numbering.of(rows)[0]
+
+    def step_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return the ordinal of each row's step among the steps of all episodes: other offsets do not change it."""
+        numbering = self._numbering
+        episodes, at = numbering.of(rows)
+        return numbering.step_starts[episodes] + at
+
+
+class _Numbering:
+    """Row number <-> (episode, step)."""
+
+    def __init__(self, lengths: np.ndarray, windows: Windows) -> None:
+        self.lengths = lengths
+        first = max(0, -windows.least) if windows.pad[0] == "drop" else 0
+        beyond = max(0, windows.most) if windows.pad[1] == "drop" else 0
+        rows = np.maximum(0, (lengths - 1 - beyond - first) // windows.stride + 1)
+        self.row_starts = np.concatenate([[0], np.cumsum(rows)])
+        self.step_starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._first, self._stride = first, windows.stride
+
+    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return episode and step of each row."""
+        episodes = np.searchsorted(self.row_starts, rows, side="right") - 1
+        return episodes, self._first + (rows - self.row_starts[episodes]) * self._stride
+
+
+def _of_episodes(column: Column, numbering: _Numbering) -> Column:
+    """Return a column of episodes as one of rows."""
+
+    def episode_of(rows: np.ndarray) -> np.ndarray:
+        return numbering.of(rows)[0]
+
+    if isinstance(column, ValuesColumn):
+        values_of = column.values_of
+        return replace(column, values_of=lambda rows: values_of(episode_of(rows)))
+    if isinstance(column, UnitColumn):
+        units_of = column.units_of
+        if units_of is None:
+            return replace(column, units_of=episode_of)
+        return replace(column, units_of=lambda rows: units_of(episode_of(rows)))
+    assert isinstance(column, SegmentColumn)
+    return replace(column, segment_of=episode_of)
