@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ray_h5.planning.epoch.position import Position
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
+    from ray_h5.planning.rows.kinds import Grid, Groups, Windows
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
@@ -51,6 +52,8 @@ _HOMES = {
     "DistributedError": "ray_h5.torch_data.compat.rank_cached",
     "EpochShuffleSampler": "ray_h5.torch_data.compat.epoch_shuffle",
     "GaussianNoise": "ray_h5.transforms.noise",
+    "Grid": "ray_h5.planning.rows.kinds",
+    "Groups": "ray_h5.planning.rows.kinds",
     "H5DataLoader": "ray_h5.torch_data.loaders",
     "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasource": "ray_h5.ray_data.datasource",
@@ -66,6 +69,7 @@ _HOMES = {
     "Shuffle": "ray_h5.planning.epoch.shuffle",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
+    "Windows": "ray_h5.planning.rows.kinds",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.shards",
@@ -93,6 +97,8 @@ __all__ = [
     "DistributedError",
     "EpochShuffleSampler",
     "GaussianNoise",
+    "Grid",
+    "Groups",
     "H5DataLoader",
     "H5Dataset",
     "H5Datasource",
@@ -108,6 +114,7 @@ __all__ = [
     "Shuffle",
     "SpecAugment",
     "Standardize",
+    "Windows",
     "WorkerSafeAugmentedDataset",
     "WorkerSafeStandardizedDataset",
     "_balanced_contiguous_shard",

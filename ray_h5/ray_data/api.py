@@ -12,6 +12,7 @@ from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits
@@ -26,6 +27,8 @@ def read_h5(
     *,
     columns: Sequence[str] | None = None,
     group: str = "/",
+    rows: RowKind | None = None,
+    windows: Windows | None = None,
     shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     include_paths: bool = False,
@@ -62,6 +65,11 @@ def read_h5(
         Names, such as ``"signal"`` or ``"obs/image"``. By default all columns.
     group : str
         The HDF5 group that names are relative to.
+    rows : Groups or Grid, optional
+        What a row is: `ray_h5.Groups` for an HDF5 group a row, `ray_h5.Grid` for several leading axes. By default an
+        index of the first axis.
+    windows : Windows, optional
+        A row is a step of an episode, with the values at some offsets from it; see `ray_h5.Windows`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
@@ -140,6 +148,8 @@ def read_h5(
         paths,
         columns=columns,
         group=group,
+        rows=rows,
+        windows=windows,
         shuffle=shuffle,
         tail=tail,
         tail_rows=tail_rows,
@@ -169,6 +179,8 @@ def build_index(
     *,
     columns: Sequence[str] | None = None,
     group: str = "/",
+    rows: RowKind | None = None,
+    windows: Windows | None = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     predicate_columns: Sequence[str] = (),
     index_dir: PathLike | None = None,
@@ -184,7 +196,7 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, dtypes, allow_external, filesystem, file_extensions, ignore_missing_paths
+    paths, columns, group, rows, windows, dtypes, allow_external, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
@@ -204,6 +216,8 @@ def build_index(
     files = FileOptions.of(
         paths,
         group=group,
+        rows=rows,
+        windows=windows,
         dtypes=dtypes,
         allow_external=allow_external,
         index_dir=index_dir,

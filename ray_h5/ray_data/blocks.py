@@ -17,6 +17,7 @@ from ray_h5.planning.epoch.position import Block
 from ray_h5.planning.epoch.reading import BlockRows
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
+from ray_h5.ray_data.ragged import ragged_array
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
@@ -47,12 +48,14 @@ def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
 def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) -> pa.Array:
     rows = block.rows
     if spec is not None and spec.name in rows.arrays:
+        if spec.kind == "ragged":
+            return ragged_array(rows.arrays[name], spec)
         array = as_real(rows.arrays[name])
         if spec.is_scalar:
             return scalar_to_arrow(array, spec, lambda row: plan.files.where(int(rows.row_ids[row])))
         return ArrowTensorArray.from_numpy(array, column_name=name)
     if name == ROW_KEY_SPEC.name:
-        return pa.array(row_keys(rows.row_ids, block.seed, block.epoch))
+        return pa.array(row_keys(rows.numbers, block.seed, block.epoch))
     if name == IS_PADDING_SPEC.name:
         return pa.array(block.positions >= plan.num_rows)
     found = place_column(plan.files, rows.row_ids, name)

@@ -22,6 +22,7 @@ from ray_h5.planning.epoch.position import Remainder
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
+from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
@@ -82,6 +83,8 @@ class H5Datasource(Datasource):
         *,
         columns: Sequence[str] | None = None,
         group: str = "/",
+        rows: RowKind | None = None,
+        windows: Windows | None = None,
         shuffle: ShuffleLike = None,
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
@@ -108,6 +111,8 @@ class H5Datasource(Datasource):
         files = FileOptions.of(
             paths,
             group=group,
+            rows=rows,
+            windows=windows,
             dtypes=dtypes,
             allow_external=allow_external,
             index_dir=index_dir,

@@ -22,6 +22,7 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, RowMask, as_criteria
 from ray_h5.planning.predicates.evaluate import no_scalar, passing
 from ray_h5.planning.predicates.virtual_columns import occurs
+from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 from ray_h5.ray_data.tasks import in_tasks
 
@@ -143,6 +144,8 @@ def kfold(
     seed: int = 0,
     *,
     hdf5_group: str = "/",
+    rows: RowKind | None = None,
+    windows: Windows | None = None,
     dtypes: Mapping[str, object] | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
@@ -166,6 +169,8 @@ def kfold(
         The seed that folds are drawn with.
     hdf5_group : str
         The HDF5 group that column names are relative to.
+    rows, windows
+        What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
     dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
 
@@ -177,6 +182,8 @@ def kfold(
     files = FileOptions.of(
         paths,
         group=hdf5_group,
+        rows=rows,
+        windows=windows,
         dtypes=dtypes,
         allow_external=allow_external,
         index_dir=index_dir,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
+    from ray_h5.planning.rows.kinds import Grid, Groups, Windows
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
@@ -36,6 +37,8 @@ __all__ = [
     "DataLoaderPerformanceMonitor",
     "DistributedError",
     "EpochShuffleSampler",
+    "Grid",
+    "Groups",
     "H5DataLoader",
     "H5Dataset",
     "H5LazyDataset",
@@ -45,6 +48,7 @@ __all__ = [
     "RankMemCachedH5Dataset",
     "Sample",
     "Shuffle",
+    "Windows",
     "WorkerSafeAugmentedDataset",
     "WorkerSafeStandardizedDataset",
     "_balanced_contiguous_shard",
@@ -67,6 +71,11 @@ _NAMES = {
         "between",
         "row_mask",
         "where",
+    ),
+    "planning.rows.kinds": (
+        "Grid",
+        "Groups",
+        "Windows",
     ),
     "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.compat.combined": ("CombinedHDF5Dataset",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,14 +21,16 @@ from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
+from ray_h5.planning.padding import LENGTH, Padding, PadLike, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
+from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.planning.schema import Cast
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
-from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of
-from ray_h5.torch_data.reading.tensors import to_torch
+from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, unpadded_sample_of
+from ray_h5.torch_data.reading.tensors import ragged_to_torch, to_torch
 
 Transform = Callable[[Any], Any]
 
@@ -68,6 +71,10 @@ class H5Dataset(BatchedDataset):
         Applied to each sample.
     group : str
         The group that column names are relative to.
+    rows : Groups or Grid, optional
+        What a row is: an HDF5 group, or an index of several leading axes. By default an index of the first axis.
+    windows : Windows, optional
+        A sample is a step of an episode, with the values at some offsets from it.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
     allow_external : path-like, or sequence of them
@@ -91,6 +98,9 @@ class H5Dataset(BatchedDataset):
         together; 0 keeps none. The columns with the smallest rows stay, all that fit with all their
         rows. By default 128 MiB a file, the size that people give libhdf5's chunk cache, and at most
         512 MiB.
+    pad : bool, float or mapping of str to float, optional
+        Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as
+        ``<column>_length``. Without it a batch holds a list of tensors for such a column.
 
     Raises
     ------
@@ -116,6 +126,8 @@ class H5Dataset(BatchedDataset):
         transform: Transform | None = None,
         *,
         group: str = "/",
+        rows: RowKind | None = None,
+        windows: Windows | None = None,
         dtypes: Mapping[str, object] | None = None,
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
@@ -125,10 +137,13 @@ class H5Dataset(BatchedDataset):
         cache_size: int = 0,
         cache_bytes: int | None = None,
         kept_bytes: int | None = None,
+        pad: PadLike = None,
     ) -> None:
         files = FileOptions.of(
             paths,
             group=group,
+            rows=rows,
+            windows=windows,
             dtypes=dtypes,
             allow_external=allow_external,
             index_dir=index_dir,
@@ -137,6 +152,7 @@ class H5Dataset(BatchedDataset):
             ignore_missing_paths=ignore_missing_paths,
         )
         self.transform = transform
+        self.padding = Padding.of(pad)
         self._files = replace(files, cast=self._cast(files.cast))
         names = None if columns is None else as_names(columns)
         self._choice = names, None if predicate is None else as_expression(predicate)
@@ -213,7 +229,7 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        batch = batch_of(arrays, self._whole(arrays), sample_of)
+        batch = batch_of(arrays, self._whole(arrays), sample_of if self.padding is None else unpadded_sample_of)
         return batch if self.transform is None else [self.transform(sample) for sample in batch]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
@@ -228,6 +244,12 @@ class H5Dataset(BatchedDataset):
     def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """Return the batch that a `DataLoader` would make of the samples in `arrays`, its transform left out."""
         return self._whole(arrays)
+
+    def with_padding(self, pad: PadLike) -> H5Dataset:
+        """Return the same samples, with another option `pad`."""
+        other = copy.copy(self)
+        other.padding = Padding.of(pad)
+        return other
 
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
@@ -257,11 +279,29 @@ class H5Dataset(BatchedDataset):
         return ()
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        return Sample((name, self._values(name, values)) for name, values in arrays.items())
+        whole = Sample((name, self._values(name, values)) for name, values in arrays.items())
+        return whole if self.padding is None else self._padded(whole, arrays)
+
+    def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
+        """Return a batch whose rows of varying shape are padded, with their lengths."""
+        assert self.padding is not None
+        ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged" and spec.name in arrays}
+        padded = Sample()
+        for name, values in whole.items():
+            spec, fill = ragged.get(name), self.padding.value(name)
+            if spec is None or fill is None:
+                padded[name] = values
+                continue
+            rows = [np.asarray(row) for row in arrays[name]]
+            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
+            padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
+        return padded
 
     def _values(self, name: str, array: np.ndarray) -> Any:
-        as_bytes = any(spec.as_bytes for spec in self._specs if spec.name == name)
-        return to_torch(array, name, as_bytes=as_bytes)
+        spec = next((spec for spec in self._specs if spec.name == name), None)
+        if spec is not None and spec.kind == "ragged":
+            return ragged_to_torch(array, spec)
+        return to_torch(array, name, as_bytes=spec is not None and spec.as_bytes)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

@@ -10,6 +10,7 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import where
+from ray_h5.planning.rows.kinds import RowKind, Windows
 
 
 def kfold(
@@ -20,6 +21,8 @@ def kfold(
     seed: int = 0,
     *,
     hdf5_group: str = "/",
+    rows: RowKind | None = None,
+    windows: Windows | None = None,
     dtypes: Mapping[str, object] | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
@@ -43,6 +46,8 @@ def kfold(
         Seed of the folds, which are the same as those of ``ray_h5.kfold``.
     hdf5_group : str
         The group of the files that column names are relative to.
+    rows, windows
+        What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
     dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `H5Dataset`.
 
@@ -59,6 +64,8 @@ def kfold(
     files = FileOptions.of(
         paths,
         group=hdf5_group,
+        rows=rows,
+        windows=windows,
         dtypes=dtypes,
         allow_external=allow_external,
         index_dir=index_dir,

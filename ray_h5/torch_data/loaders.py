@@ -19,6 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.options import as_integer
+from ray_h5.planning.padding import PadLike
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler, check_between_batches
 from ray_h5.torch_data.batched import is_changed
@@ -269,6 +270,7 @@ def loader(
     threads: int | None = None,
     pin_memory: bool = False,
     collate_fn: Callable[[Sequence[Any]], Any] | None = None,
+    pad: PadLike = None,
     **options: Any,
 ) -> H5DataLoader:
     """Return a loader that reads in threads of this process, several batches at a time.
@@ -289,6 +291,8 @@ def loader(
         Read into pinned memory, if there is a CUDA device.
     collate_fn : callable, optional
         Makes a batch of a list of samples.
+    pad : bool, float or mapping of str to float, optional
+        Pad rows of varying shape to the longest of a batch, and add their lengths, as in `H5Dataset`.
     **options
         If `source` is paths, the options of `H5Dataset`: ``columns``, ``predicate``, ``transform`` ...
 
@@ -311,9 +315,9 @@ def loader(
     if isinstance(source, H5Dataset):
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
-        dataset = source
+        dataset = source if pad is None else source.with_padding(pad)
     else:
-        dataset = H5Dataset(source, **options)
+        dataset = H5Dataset(source, pad=pad, **options)
     sampler = OrderSampler(
         dataset,
         shuffle=shuffle,

@@ -16,11 +16,12 @@ from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_row
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.index.file_facts import FileReader, Scope, wrong_index
+from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.rows.space import RowTable
+from ray_h5.planning.rows.view import FileReader
 from ray_h5.planning.schema import Cast, ColumnSpec
 
 
@@ -136,6 +137,12 @@ class ReadPlan(ComparedByContent):
             if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
                 planned = f"{rows} rows of {expected}"
                 raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {found}"))
+
+    @cached_property
+    def step_starts(self) -> np.ndarray:
+        """int64: with windows, the number of the first step of each file. Row keys are made from these numbers."""
+        steps = [0 if table is None else table.num_steps for table in self.tables]
+        return np.concatenate([[0], np.cumsum(steps, dtype=np.int64)])
 
     def row_ids(self, selected: np.ndarray) -> np.ndarray:
         """Return the row ids of some selected indices."""

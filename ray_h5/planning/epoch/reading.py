@@ -13,6 +13,7 @@ from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.index.file_table import FileTable
+from ray_h5.planning.rows.view import RowView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,11 +28,19 @@ class BlockRows:
         The columns.
     stats : ReadStats
         The cost of reading them.
+    key_numbers : numpy.ndarray, optional
+        int64: with windows, the numbers of the steps.
     """
 
     row_ids: np.ndarray
     arrays: Mapping[str, np.ndarray]
     stats: ReadStats = field(default_factory=ReadStats)
+    key_numbers: np.ndarray | None = None
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """int64: the numbers that row keys are made from."""
+        return self.row_ids if self.key_numbers is None else self.key_numbers
 
 
 def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
@@ -44,16 +53,22 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
     """
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
     stats = ReadStats()
-    for file, places in by_file(plan.files, row_ids) if arrays or plan.selection is not None else ():
-        if not arrays:
+    keys = None if plan.scope.windows is None else np.empty(len(row_ids), np.int64)
+    for file, places in (
+        by_file(plan.files, row_ids) if arrays or keys is not None or plan.selection is not None else ()
+    ):
+        if not arrays and keys is None:
             check_state(
                 plan.files.path(file), plan.state(file)
             )  # nothing is read of it, but its values may decide the selection
             continue
         with plan.open(file) as reader:
-            reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places)
+            rows = row_ids[places] - plan.files.starts[file]
+            reader.read_into(arrays, rows, places)
             stats.add(reader.stats)
-    return BlockRows(row_ids, arrays, stats)
+            if keys is not None and isinstance(reader, RowView):
+                keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
+    return BlockRows(row_ids, arrays, stats, keys)
 
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:

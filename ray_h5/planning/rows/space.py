@@ -26,10 +26,13 @@ class RowTable:
         The groups that are rows, or episodes.
     episode_lengths : numpy.ndarray, optional
         int64: the steps of each episode.
+    num_steps : int
+        With windows: steps of all episodes.
     """
 
     groups: GroupTable | None = None
     episode_lengths: np.ndarray | None = None
+    num_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

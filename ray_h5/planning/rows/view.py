@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -81,7 +82,7 @@ class RowView:
     @property
     def table(self) -> RowTable:
         """What was found out about the rows."""
-        return self._space.table
+        return replace(self._space.table, num_steps=self.num_steps)
 
     @property
     def num_rows(self) -> int:

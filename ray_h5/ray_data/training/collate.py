@@ -8,11 +8,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
-from ray.data.collate_fn import NumpyBatchCollateFn
+from ray.data.block import BlockAccessor
+from ray.data.collate_fn import ArrowBatchCollateFn
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
+from ray_h5.planning.padding import LENGTH, Padding, pad_rows
+from ray_h5.ray_data.ragged import is_ragged
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
 """A dtype of torch or numpy, or its name; ``"bfloat16"`` too."""
@@ -21,10 +25,11 @@ TorchBatch = dict[str, Any]
 """A tensor a column; columns that hold no numbers stay numpy arrays."""
 
 
-class TorchCollate(NumpyBatchCollateFn):
+class TorchCollate(ArrowBatchCollateFn):
     """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
 
-    Columns of strings and of other values that torch does not have stay numpy arrays.
+    Columns of strings and of other values that torch does not have stay numpy arrays. A column whose rows vary in shape
+    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``.
 
     Parameters
     ----------
@@ -33,6 +38,8 @@ class TorchCollate(NumpyBatchCollateFn):
         ``torch.bfloat16`` and ``torch.float16`` are for mixed precision. By default dtypes stay as they are.
     pin_memory : bool
         Put tensors into page-locked memory, from which a GPU copies while it computes.
+    padding : Padding, optional
+        How rows of varying shape are padded.
 
     Raises
     ------
@@ -40,7 +47,13 @@ class TorchCollate(NumpyBatchCollateFn):
         If torch does not have a dtype, or there is no accelerator to pin memory for.
     """
 
-    def __init__(self, dtypes: Dtype | Mapping[str, Dtype] | None = None, pin_memory: bool = False) -> None:
+    def __init__(
+        self,
+        dtypes: Dtype | Mapping[str, Dtype] | None = None,
+        pin_memory: bool = False,
+        padding: Padding | None = None,
+    ) -> None:
+        self._padding = padding
         self._dtypes: torch.dtype | dict[str, torch.dtype] | None
         if isinstance(dtypes, Mapping):
             self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
@@ -53,11 +66,27 @@ class TorchCollate(NumpyBatchCollateFn):
             )
         self._pin = pin_memory
 
-    def __call__(self, batch: Mapping[str, np.ndarray]) -> TorchBatch:
+    def __call__(self, batch: pa.Table) -> TorchBatch:
+        # The type of a column says whether its rows vary in shape. Its array does not, where those of a batch agree.
+        ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
+        arrays = BlockAccessor.for_block(batch).to_batch_format("numpy")
         if isinstance(self._dtypes, Mapping):
-            for name in self._dtypes.keys() - batch.keys():
-                raise UnknownColumnError(f"dtypes: {no_column([name], batch)}")
-        return {name: self._convert(name, values) for name, values in batch.items()}
+            for name in self._dtypes.keys() - arrays.keys():
+                raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
+        found: TorchBatch = {}
+        for name, values in arrays.items():
+            if name in ragged:
+                found.update(self._ragged(name, list(values), ragged[name]))
+            else:
+                found[name] = self._convert(name, values)
+        return found
+
+    def _ragged(self, name: str, rows: list[np.ndarray], type_: Any) -> TorchBatch:
+        fill = None if self._padding is None else self._padding.value(name)
+        if fill is None:
+            return {name: [self._convert(name, row) for row in rows]}
+        array, lengths = pad_rows(name, rows, fill, np.dtype(type_.scalar_type.to_pandas_dtype()), type_.ndim)
+        return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _convert(self, name: str, values: np.ndarray) -> Any:
         if values.dtype.kind not in "biufc":
@@ -134,17 +163,21 @@ def _handed_over(batch: TorchBatch, side: torch.cuda.Stream, device: torch.devic
     current = torch.cuda.current_stream(device)
     current.wait_stream(side)
     for value in batch.values():
-        if isinstance(value, torch.Tensor):
-            # Without this its memory could be reused while the training stream still computes with it.
-            value.record_stream(current)
+        for tensor in value if isinstance(value, list) else [value]:
+            if isinstance(tensor, torch.Tensor):
+                # Without this its memory could be reused while the training stream still computes with it.
+                tensor.record_stream(current)
     return batch
 
 
 def _moved(batch: TorchBatch, device: torch.device) -> TorchBatch:
-    return {
-        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in batch.items()
-    }
+    return {name: _value_on(value, device) for name, value in batch.items()}
+
+
+def _value_on(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_value_on(each, device) for each in value]
+    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
 
 
 def as_device(device: str | int | torch.device) -> torch.device:

@@ -13,6 +13,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.position import Position
+from ray_h5.planning.padding import Padding, PadLike
 from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.epochs.counter import check_name
 from ray_h5.ray_data.epochs.job_store import RunningEpoch
@@ -113,6 +114,7 @@ def train_batches(
     drop_last: bool = False,
     prefetch_batches: int = 2,
     pin_memory: bool | None = None,
+    pad: PadLike = None,
 ) -> TrainBatches:
     """Return the batches of an epoch for this worker; to be called in a training loop of Ray Train.
 
@@ -138,6 +140,9 @@ def train_batches(
         Batches that are made ahead, in threads.
     pin_memory : bool, optional
         Make batches in page-locked memory; by default where the device is a GPU.
+    pad : bool, float or mapping of str to float, optional
+        Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as
+        ``<column>_length``. Without it such a column is a list of tensors.
 
     Returns
     -------
@@ -171,7 +176,9 @@ def train_batches(
     epoch = as_integer("epoch", epoch, 0)
     _check_in_loop()
     found = ray.train.torch.get_device() if device == "auto" else as_device(device)
-    options["collate_fn"] = TorchCollate(dtypes, found.type == "cuda" if pin_memory is None else pin_memory)
+    options["collate_fn"] = TorchCollate(
+        dtypes, found.type == "cuda" if pin_memory is None else pin_memory, Padding.of(pad)
+    )
     return TrainBatches(_shard(name), name, epoch, position, found, options)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.planning.padding import LENGTH
 from ray_h5.torch_data.batched import check_index
 from ray_h5.torch_data.reading.shared_memory import pack, slot_of, unpack
 
@@ -148,6 +149,17 @@ def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, 
 def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
     """Return sample number `i` of a batch of columns."""
     return Sample((name, _value(values, i)) for name, values in whole.items())
+
+
+def unpadded_sample_of(whole: Mapping[str, Any], i: int) -> Sample:
+    """Return sample number `i` of a batch of columns, of which some are padded, without the padding."""
+    sample = sample_of(whole, i)
+    for name in whole:
+        length = sample.get(name + LENGTH)
+        if length is not None:
+            shape = [int(length)] if length.ndim == 0 else [int(n) for n in length]
+            sample[name] = sample[name][tuple(map(slice, shape))]
+    return sample
 
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:

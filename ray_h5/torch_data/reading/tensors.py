@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.planning.schema import ColumnSpec
 
 
 def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
@@ -65,3 +66,10 @@ def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:
             f"column {name!r} holds {value!r}, which is not UTF-8. H5Dataset(..., dtypes={{{name!r}: bytes}}) gives "
             "its values as bytes."
         ) from None
+
+
+def ragged_to_torch(rows: np.ndarray, spec: ColumnSpec) -> list[Any]:
+    """Return rows of varying shape: a list of tensors, or of lists of text."""
+    if spec.element is None or spec.element.kind not in "biufc":
+        return [[as_python(each, spec.name) for each in row] for row in rows]
+    return [torch.from_numpy(np.ascontiguousarray(row, spec.element)) for row in rows]

@@ -1,0 +1,101 @@
+"""Rows of varying shape -> one array, padded to the longest row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.options import is_number
+
+PadLike: TypeAlias = "bool | float | Mapping[str, float] | None"
+"""What a user writes: True for zeros, a number, or a number for each column; None or False for no padding."""
+
+LENGTH = "_length"
+"""Ending of the column with the lengths of padded rows."""
+
+
+class Padding:
+    """The values that fill up rows of varying shape.
+
+    Parameters
+    ----------
+    pad : bool, float or mapping of str to float
+        True stands for zeros.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+    """
+
+    def __init__(self, pad: bool | float | Mapping[str, float]) -> None:
+        values = pad.values() if isinstance(pad, Mapping) else [pad]
+        if not all(isinstance(each, (bool, np.bool_)) or is_number(each) for each in values):
+            raise OptionError(
+                f"pad={pad!r}: expected True, a number, or a number for each column, such as {{'actions': 0.0}}"
+            )
+        self._pad = dict(pad) if isinstance(pad, Mapping) else pad
+
+    @classmethod
+    def of(cls, pad: PadLike) -> Padding | None:
+        """Return the value of an argument `pad`."""
+        return None if pad is None or pad is False else cls(pad)
+
+    def __repr__(self) -> str:
+        return f"Padding({self._pad!r})"
+
+    def value(self, name: str) -> float | None:
+        """Return what fills up rows of a column; None if it is not padded."""
+        found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
+        return None if found is None or found is False else 0.0 if found is True else found
+
+
+def pad_rows(
+    name: str, rows: Sequence[np.ndarray], fill: float, dtype: np.dtype | None = None, axes: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows as one array, and their lengths.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    rows : sequence of numpy.ndarray
+        Arrays with the same number of axes.
+    fill : float
+        The value after the end of a shorter row.
+    dtype : numpy.dtype, optional
+        dtype of the result; by default that of the first row.
+    axes : int, optional
+        Axes of a row, for when there are no rows.
+
+    Returns
+    -------
+    padded : numpy.ndarray
+        Of shape ``(len(rows), *longest)``, where `longest` is the largest length along each axis.
+    lengths : numpy.ndarray
+        int64 of shape ``(len(rows),)``: the length of each row along its first axis. If rows differ along other axes,
+        of shape ``(len(rows), axes)``: the whole shape of each row.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If rows hold no numbers, or `fill` is no value of their dtype.
+    """
+    wanted = dtype if dtype is not None else rows[0].dtype if len(rows) else np.dtype(np.float32)
+    count = axes if axes is not None else rows[0].ndim if len(rows) else 1
+    if wanted.kind not in "biufc":
+        raise UnsupportedColumnError(f"pad: column {name!r} holds values of dtype {wanted}; only numbers can be padded")
+    value = np.asarray(fill).astype(wanted)
+    if wanted.kind in "iub" and value != fill:
+        raise UnsupportedColumnError(f"pad: column {name!r} has dtype {wanted}, which cannot hold {fill}")
+    shapes = np.array([row.shape for row in rows], np.int64).reshape(len(rows), count)
+    longest = shapes.max(axis=0, initial=0)
+    out = np.full((len(rows), *longest.tolist()), value, wanted)
+    for i, row in enumerate(rows):
+        there: Any = (i, *map(slice, row.shape))
+        out[there] = row
+    one_axis = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+    return out, shapes[:, 0].copy() if one_axis else shapes
