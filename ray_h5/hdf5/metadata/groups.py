@@ -358,8 +358,6 @@ class _Walk:
             for column, builder in self._builders.items()
             if len(builder.paths) <= number and column not in self.refused
         ]
-        wanted = [] if self._wanted is None else [column for column in self._wanted if column not in self._builders]
-        missing += [] if number == 0 else wanted
         if missing and number:
             raise self._differs(f"{name!r} lacks {few(missing)}")
 

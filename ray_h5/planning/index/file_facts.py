@@ -17,7 +17,7 @@ from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
-from ray_h5.planning.predicates.criteria import parse_virtual, read_for
+from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
 from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.planning.rows.space import RowTable
@@ -294,8 +294,11 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     rows = facts.num_rows(columns)
     for name in list(facts.chosen(columns))[:1]:
         check_planned(reader, name, rows)
-    facts = facts.described(reader.find(read_for(spec.name)))
     derived = parse_virtual(spec.name)
+    # A mask is a dataset of the file, also where rows are groups.
+    is_mask = derived is not None and isinstance(derived[1], RowMask)
+    finder = reader.base if is_mask and isinstance(reader, RowView) else reader
+    facts = facts.described(finder.find(read_for(spec.name)))
     values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})
 

@@ -85,7 +85,7 @@ class TorchCollate(ArrowBatchCollateFn):
         fill = None if self._padding is None else self._padding.value(name)
         if fill is None:
             return {name: [self._convert(name, row) for row in rows]}
-        array, lengths = pad_rows(name, rows, fill, np.dtype(type_.scalar_type.to_pandas_dtype()), type_.ndim)
+        array, lengths = pad_rows(name, rows, fill, np.dtype(type_.value_type.to_pandas_dtype()), type_.ndim)
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _convert(self, name: str, values: np.ndarray) -> Any:
