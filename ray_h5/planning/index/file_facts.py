@@ -220,6 +220,7 @@ class FileFacts:
             and (self.listing is not None or other.listing is None)
             and self.columns.keys() >= other.columns.keys()
             and self.values.keys() >= other.values.keys()
+            and (self.table is not None or other.table is None)
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ray_h5.hdf5.layout import Kind, SourceStates
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
+from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
@@ -28,6 +29,7 @@ _MOST_ROWS = (1 << 63) - 1
 _DTYPE = re.compile(r"[<>|][biufcmMOSUV]\d*(\[\w+\])?")
 _DTYPE_KINDS: dict[Kind, str] = {
     "number": "iufc", "bool": "b", "string": "O", "time": "mM", "binary": "V", "struct": "V", "list": "O",
+    "ragged": "O",
 }  # fmt: skip
 
 
@@ -45,8 +47,9 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
     }
+    described["table"], arrays = table_to_parts(facts.table, _dtype_to_json)
     # A table of one row, with a list in each column: the lengths of columns may differ.
-    columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in facts.values.values()]
+    columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in [*facts.values.values(), *arrays]]
     fields = [(f"{i}", column.type) for i, column in enumerate(columns)]
     schema = pa.schema(fields, metadata={"ray_h5": json.dumps(described)})
     sink = pa.BufferOutputStream()
@@ -81,8 +84,10 @@ def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
 def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFacts:
     columns = [_column_from_json(*parts) for parts in described["columns"]]
     specs = [_spec_from_json(spec) for spec in described["values"]]
-    if table.num_columns != len(specs) or table.num_rows != min(len(specs), 1):
+    if table.num_columns < len(specs) or table.num_rows != min(table.num_columns, 1):
         raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
+    arrays = [column.chunk(0)[0].values for column in table.columns]
+    size = described["identity"][0]
     listing = described["listing"]
     sources = [_source_from_json(*parts) for parts in described["sources"]]
     return FileFacts(
@@ -93,7 +98,8 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         tuple((name, why) for name, why in described["left_out"]),
         tuple(Origin(tuple(names), _chosen(sources, numbers)) for names, numbers in described["origins"]),
         _chosen(sources, described["sought"]),
-        {spec: column.chunk(0)[0].values for spec, column in zip(specs, table.columns, strict=True)},
+        dict(zip(specs, arrays, strict=False)),
+        table_from_parts(described["table"], arrays[len(specs) :], _dtype_from_json, size),
     )
 
 
@@ -172,16 +178,21 @@ def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: lis
 
 def _spec_to_json(spec: ColumnSpec) -> list[Any]:
     element = None if spec.element is None else spec.element.str
-    return [spec.name, spec.kind, _dtype_to_json(spec.dtype), list(spec.row_shape), element, spec.as_bytes]
+    ragged = [*spec.ragged_shape, spec.mean_bytes] if spec.kind == "ragged" else None
+    return [spec.name, spec.kind, _dtype_to_json(spec.dtype), list(spec.row_shape), element, spec.as_bytes, ragged]
 
 
 def _spec_from_json(parts: list[Any]) -> ColumnSpec:
-    name, kind, dtype, row_shape, element, as_bytes = parts
+    name, kind, dtype, row_shape, element, as_bytes, ragged = parts
     if not isinstance(name, str) or kind not in get_args(Kind) or not isinstance(as_bytes, bool):
         raise ValueError(f"{parts} is no column")
     _check_integers(f"the shape of column {name!r}", *row_shape)
     found = None if element is None else _dtype_from_json(element)
-    spec = ColumnSpec(name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes)
+    *ragged_shape, mean_bytes = [0] if ragged is None else ragged
+    _check_integers(f"the shape of column {name!r}", mean_bytes, *(n for n in ragged_shape if n is not None))
+    spec = ColumnSpec(
+        name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes, tuple(ragged_shape), mean_bytes
+    )
     _check_spec(spec)
     return spec
 
@@ -190,7 +201,11 @@ def _check_spec(spec: ColumnSpec) -> None:
     """Raise unless a column of this kind can have this dtype and shape."""
     dtype, element = spec.dtype, spec.element
     is_of_kind = dtype.kind in _DTYPE_KINDS[spec.kind] and (dtype.names is not None) == (spec.kind == "struct")
-    has_element = (element is not None) == (spec.kind == "list") and (element is None or element.kind in "biufc")
+    kinds = "biufcO" if spec.kind == "ragged" else "biufc"
+    has_element = (element is not None) == (spec.kind in {"list", "ragged"}) and (
+        element is None or element.kind in kinds
+    )
+    has_element = has_element and (spec.kind == "ragged") == bool(spec.ragged_shape)
     has_shape = not spec.row_shape or spec.kind in TENSOR_KINDS
     held = dtype if element is None else element
     if (

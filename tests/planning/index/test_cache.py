@@ -63,7 +63,7 @@ def planned(paths, folder):
 def opened(monkeypatch):
     found = []
     really = Scope.open
-    monkeypatch.setattr(Scope, "open", lambda self, path, expect=None: found.append(path) or really(self, path, expect))
+    monkeypatch.setattr(Scope, "open", lambda self, path, *state: found.append(path) or really(self, path, *state))
     return found
 
 

@@ -106,11 +106,11 @@ def test_a_file_that_does_not_answer_holds_up_no_other(files, monkeypatch, kept_
     dataset = H5Dataset(files, ["epoch"], kept_bytes=kept_bytes)
     open_reader, waits, answers = Scope.open, threading.Event(), threading.Event()
 
-    def slow(scope, path, expect=None):
+    def slow(scope, path, *state):
         if path == files[0]:
             waits.set()
             assert answers.wait(60)
-        return open_reader(scope, path, expect)
+        return open_reader(scope, path, *state)
 
     monkeypatch.setattr(Scope, "open", slow)
     with ThreadPoolExecutor(2) as pool:
@@ -128,9 +128,9 @@ def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
     dataset = H5Dataset(files, ["epoch"], kept_bytes=0)
     open_reader, both = Scope.open, threading.Barrier(2)
 
-    def together(scope, path, expect=None):
+    def together(scope, path, *state):
         both.wait(60)
-        return open_reader(scope, path, expect)
+        return open_reader(scope, path, *state)
 
     monkeypatch.setattr(Scope, "open", together)
     with ThreadPoolExecutor(2) as pool:
