@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
 from ray_h5.planning.epoch.cost import describe
 from ray_h5.planning.epoch.plan import ReadPlan, make_plan
 from ray_h5.planning.epoch.position import Remainder
+from ray_h5.planning.epoch.steps import steps_plan
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
@@ -27,7 +28,7 @@ from ray_h5.planning.schema import ColumnSpec
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
-from ray_h5.ray_data.internals.logical_plans import with_datasources
+from ray_h5.ray_data.internals.logical_plans import operators, with_datasources
 from ray_h5.ray_data.plan_cache import PlanCache
 from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.tasks import in_tasks, read_tasks
@@ -130,6 +131,7 @@ class H5Datasource(Datasource):
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plans = PlanCache()
+        self._steps_of: tuple[str, ...] = ()
         self.epochs = EpochCounter(name)
 
     # Ray calls these while it optimizes a plan ----------------------------------------------
@@ -173,6 +175,18 @@ class H5Datasource(Datasource):
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 
+    def offsets_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the offsets of a column of windows; None for other columns."""
+        windows = self._index.scope.windows
+        found = () if windows is None else windows.columns
+        return next((each.offsets for each in found if each.name == name and name in self._columns), None)
+
+    def steps_once(self, names: Sequence[str]) -> H5Datasource:
+        """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
+        clone = self.rows_once()
+        clone._shuffle, clone._steps_of = None, tuple(names)
+        return clone
+
     def as_not_resumable(self) -> H5Datasource:
         """Return a copy that is marked as not resumable."""
         clone = copy.copy(self)
@@ -211,6 +225,8 @@ class H5Datasource(Datasource):
         columns = [self._columns[name] for name in names]
         selected_by = self._predicate_specs.keys() - self._added.keys()
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
+        if self._steps_of:
+            plan = steps_plan(plan, self._steps_of)
         logger.info("plan: %s", describe(plan, self._index.chunk_group_rows))
         return plan
 
@@ -238,6 +254,27 @@ class H5Datasource(Datasource):
 def each_row_once(ds: Dataset) -> Dataset:
     """Return a dataset of each selected row once, without tail handling."""
     return with_datasources(ds, lambda each: each.rows_once() if isinstance(each, H5Datasource) else each)
+
+
+def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -> list[tuple[Dataset, list[str]]]:
+    """Return datasets that together have each value of some columns once, each with the columns that it is for.
+
+    Windows overlap, so a value is in several rows. Where windows come straight from files, those columns of `reduced`
+    that have offsets are read step by step.
+    """
+    once = each_row_once(ds)
+    sources = operators(once)
+    source = getattr(sources[0], "datasource", None) if len(sources) == 1 else None
+    if not isinstance(source, H5Datasource):
+        return [(once, list(columns))]
+    by_offsets: dict[tuple[int, ...] | None, list[str]] = {}
+    for name in columns:
+        by_offsets.setdefault(source.offsets_of(name) if name in reduced else None, []).append(name)
+
+    def reading(names: list[str]) -> Dataset:
+        return with_datasources(ds, lambda each: each.steps_once(names) if isinstance(each, H5Datasource) else each)
+
+    return [(once if offsets is None else reading(names), names) for offsets, names in by_offsets.items()]
 
 
 def _added_columns(

@@ -211,7 +211,8 @@ class Windows:
             raise OptionError(f"Windows: fps={fps!r}: expected a number above 0")
         if episode_length not in {None, "min"}:
             raise OptionError(f"Windows: episode_length={episode_length!r}: expected 'min', or None")
-        self.fps, self.episode_length = fps, episode_length
+        self.fps = fps
+        self.episode_length: Literal["min"] | None = episode_length
         self.columns = tuple(_window_column(name, given, fps) for name, given in offsets.items())
         self._given = dict(offsets)
 
@@ -229,6 +230,15 @@ class Windows:
     def marks_padding(self) -> bool:
         """Whether there are columns ``<column>_is_pad``."""
         return self.pad != ("drop", "drop")
+
+    def single_steps(self) -> Windows:
+        """Return windows with each step of each episode as a row of its own."""
+        return Windows(
+            {each.name: (each.source, [0]) for each in self.columns},
+            episode=self.episode,
+            episode_ends=self.episode_ends,
+            episode_length=self.episode_length,
+        )
 
     def _key(self) -> tuple[Any, ...]:
         return (self.columns, self.stride, self.pad, self.episode, self.episode_ends, self.episode_length)

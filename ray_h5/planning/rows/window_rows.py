@@ -37,7 +37,7 @@ class WindowRows:
         self._windows = windows
         self._path = path
         self._by_name = {each.name: each for each in windows.columns}
-        self._known: _Numbering | None = None
+        self._known: Numbering | None = None
 
     @property
     def num_rows(self) -> int:
@@ -50,13 +50,13 @@ class WindowRows:
 
     @property
     def table(self) -> RowTable:
-        return self._space.table
+        return replace(self._space.table, episode_lengths=self._numbering.lengths)
 
     @property
-    def _numbering(self) -> _Numbering:
+    def _numbering(self) -> Numbering:
         if self._known is None:
             sources = list(dict.fromkeys(each.source for each in self._windows.columns))
-            self._known = _Numbering(self._space.lengths_of(sources), self._windows)
+            self._known = Numbering(self._space.lengths_of(sources), self._windows)
         return self._known
 
     def listing(self) -> Listing:
@@ -146,7 +146,7 @@ class WindowRows:
         return numbering.step_starts[episodes] + at
 
 
-class _Numbering:
+class Numbering:
     """Row number <-> (episode, step)."""
 
     def __init__(self, lengths: np.ndarray, windows: Windows) -> None:
@@ -164,7 +164,7 @@ class _Numbering:
         return episodes, self._first + (rows - self.row_starts[episodes]) * self._stride
 
 
-def _of_episodes(column: Column, numbering: _Numbering) -> Column:
+def _of_episodes(column: Column, numbering: Numbering) -> Column:
     """Return a column of episodes as one of rows."""
 
     def episode_of(rows: np.ndarray) -> np.ndarray:

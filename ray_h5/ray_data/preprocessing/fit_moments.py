@@ -15,7 +15,7 @@ from ray_h5 import errors
 from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
-from ray_h5.ray_data.datasource import each_row_once
+from ray_h5.ray_data.datasource import by_elements
 from ray_h5.ray_data.preprocessing.batch_formats import with_column
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 
@@ -43,16 +43,20 @@ def fit_moments(
     NotFittedError
         If there are no rows.
     """
-    parts = _sampled(_selected(each_row_once(ds), columns), sample_rows, seed).map_batches(
-        partial(_partial_moments, columns=columns, axis=axis, nan_policy=nan_policy),
-        batch_size=None,
-        zero_copy_batch=True,
-    )
     moments: dict[str, Moments] = {}
-    # One row for each block: merging them here moves a few numbers, whatever the size of the dataset.
-    for row in parts.iter_rows():
-        for name, part in zip(columns, _decoded(row), strict=True):
-            moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if name in moments else part
+    # An axis of offsets that is reduced: each value counts once, not once for each window that has it.
+    reduced = columns if axis is None or 1 in (axis if isinstance(axis, tuple) else (axis,)) else ()
+    for once, names in by_elements(ds, columns, reduced):
+        parts = _sampled(_selected(once, names), sample_rows, seed).map_batches(
+            partial(_partial_moments, columns=names, axis=axis, nan_policy=nan_policy),
+            batch_size=None,
+            zero_copy_batch=True,
+        )
+        # One row for each block: merging them here moves a few numbers, whatever the size of the dataset.
+        for row in parts.iter_rows():
+            for name, part in zip(names, _decoded(row), strict=True):
+                known = name in moments
+                moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if known else part
     if not moments and sample_rows is not None and ds.take(1):
         raise NotFittedError(
             f"sample_rows={sample_rows}: none of the rows that were drawn was read. Either each execution has other "

@@ -1,0 +1,136 @@
+"""Groups, grids and windows through Ray: schema, values, padding, and moments that count each value once."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from ray.data.extensions import ArrowVariableShapedTensorType
+
+import ray_h5
+from ray_h5 import Grid, Groups, Windows, between, row_mask, where
+from ray_h5.planning.padding import Padding
+from ray_h5.ray_data.training.collate import TorchCollate
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+DEMOS = Groups("data/demo_*", attrs=("num_samples",), key="demo")
+LENGTHS = [5, 1, 9, 3, 7, 5]
+
+
+@pytest.fixture
+def demos(tmp_path):
+    paths = [tmp_path / f"{i}.h5" for i in range(2)]
+    rng = np.random.default_rng(0)
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            for k, length in enumerate(LENGTHS):
+                group = file.create_group(f"data/demo_{k}")
+                group["actions"] = rng.normal(size=(length, 3))
+                group["obs/eef"] = rng.normal(size=(length, 2)).astype("f4")
+                group["image"] = rng.integers(0, 255, (4, 5), dtype="u1")
+                group.attrs["num_samples"] = length
+            file["mask/train"] = [b"demo_3", b"demo_0"]
+    return [str(path) for path in paths]
+
+
+def each_demo(paths):
+    for path in paths:
+        with h5py.File(path) as file:
+            for k in range(len(LENGTHS)):
+                yield {"actions": file[f"data/demo_{k}/actions"][()], "eef": file[f"data/demo_{k}/obs/eef"][()]}
+
+
+def test_a_group_is_a_row(demos):
+    ds = ray_h5.read_h5(demos, rows=DEMOS, shuffle="rows", include_row_ids=True)
+    schema = ds.schema()
+    assert isinstance(schema.types[schema.names.index("actions")], ArrowVariableShapedTensorType)
+    expected = list(each_demo(demos))
+    rows = ds.take_all()
+    assert sorted(row["row_id"] for row in rows) == list(range(12))
+    for row in rows:
+        np.testing.assert_array_equal(row["actions"], expected[row["row_id"]]["actions"])
+        np.testing.assert_array_equal(row["obs/eef"], expected[row["row_id"]]["eef"])
+        assert row["demo"] == f"data/demo_{row['row_id'] % 6}"
+        assert row["image"].shape == (4, 5)
+
+
+def test_predicates_on_attributes_and_masks_of_names(demos):
+    ds = ray_h5.read_h5(demos, columns=["actions", "num_samples"], rows=DEMOS, include_row_ids=True)
+    long = ds.filter(expr=where(num_samples=between(5, None)))
+    assert [row["row_id"] for row in long.take_all()] == [0, 2, 4, 5, 6, 8, 10, 11]
+    masked = ds.filter(expr=where(**{"mask/train": row_mask()}))
+    assert [row["row_id"] for row in masked.take_all()] == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("pad", [None, True, -1.0])
+def test_batches_of_ragged_rows(demos, pad):
+    ds = ray_h5.read_h5(demos, columns=["actions", "image"], rows=DEMOS)
+    batches = list(ds.iter_torch_batches(batch_size=5, collate_fn=TorchCollate(padding=Padding.of(pad))))
+    expected = [demo["actions"] for demo in each_demo(demos)]
+    at = 0
+    for batch in batches:
+        assert batch["image"].shape[1:] == (4, 5)
+        rows = batch["actions"]
+        for i in range(len(rows)):
+            length = len(expected[at])
+            if pad is not None:
+                assert batch["actions_length"][i] == length
+                assert (rows[i][length:] == (0 if pad is True else pad)).all()
+            torch.testing.assert_close(rows[i][:length], torch.from_numpy(expected[at]), rtol=0, atol=0)
+            at += 1
+    assert at == 12
+
+
+def test_moments_count_each_step_once(demos):
+    windows = Windows({"actions": range(-2, 6), "obs/eef": [0, 1]}, pad="edge")
+    ds = ray_h5.read_h5(demos, rows=DEMOS, windows=windows, shuffle=True)
+    scaler = ray_h5.Standardize(["actions", "obs/eef"], axis=(0, 1)).fit(ds)
+    for column, name in (("actions", "actions"), ("obs/eef", "eef")):
+        whole = np.concatenate([demo[name] for demo in each_demo(demos)]).astype("f8")
+        np.testing.assert_allclose(scaler.scalers_[column].mean.reshape(-1), whole.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(scaler.scalers_[column].std.reshape(-1), whole.std(axis=0), rtol=1e-5)
+
+
+def test_moments_of_selected_windows_are_of_the_steps_that_they_hold(demos):
+    windows = Windows({"actions": range(3)}, stride=2, pad="drop")
+    ds = ray_h5.read_h5(demos, rows=DEMOS, windows=windows).filter(expr=where(num_samples=between(5, None)))
+    scaler = ray_h5.Standardize(["actions"], axis=(0, 1)).fit(ds)
+    parts = [demo["actions"] for demo in each_demo(demos) if len(demo["actions"]) >= 5]
+    held = np.concatenate([part[: (len(part) - 3) // 2 * 2 + 3] for part in parts])
+    np.testing.assert_allclose(scaler.scalers_["actions"].mean.reshape(-1), held.mean(axis=0), rtol=1e-12)
+
+
+def test_row_keys_of_windows_do_not_depend_on_offsets(demos):
+    def keys(windows):
+        ds = ray_h5.read_h5(
+            demos, columns=["demo", "actions"], rows=DEMOS, windows=windows, include_row_keys=True, shuffle="rows"
+        )
+        return {row["row_key"] for row in ds.select_columns(["row_key"]).take_all()}
+
+    every = keys(Windows({"actions": [0]}))
+    assert len(every) == 2 * sum(LENGTHS)
+    assert keys(Windows({"actions": range(4)}, pad="drop")) < every
+
+
+def test_a_grid_with_windows(tmp_path):
+    field = np.arange(3 * 8 * 4 * 4, dtype="f4").reshape(3, 8, 4, 4)
+    with h5py.File(tmp_path / "well.h5", "w") as file:
+        file.create_dataset("t0_fields/u", data=field, chunks=(2, 3, 4, 2), compression="gzip")
+        file["dimensions/time"] = np.arange(8) / 10
+        file["dimensions/x"] = np.linspace(0, 1, 4)
+    path, u = str(tmp_path / "well.h5"), "t0_fields/u"
+    ds = ray_h5.read_h5(path, rows=Grid(2), include_row_ids=True, shuffle="chunks")
+    for row in ds.take_all():
+        i, t = divmod(row["row_id"], 8)
+        np.testing.assert_array_equal(row[u], field[i, t])
+        assert row["dimensions/time"] == t / 10
+        np.testing.assert_array_equal(row["dimensions/x"], np.linspace(0, 1, 4))
+    windows = Windows({"input": (u, range(0, 4, 2)), "output": (u, [4])}, pad="drop")
+    ds = ray_h5.read_h5(path, columns=["input", "output", "dimensions/time"], rows=Grid(2), windows=windows)
+    rows = ds.take_all()
+    assert len(rows) == 3 * 4
+    for k, row in enumerate(rows):
+        i, t = divmod(k, 4)
+        np.testing.assert_array_equal(row["input"], field[i, [t, t + 2]])
+        np.testing.assert_array_equal(row["output"], field[i, [t + 4]])
+        assert row["dimensions/time"] == t / 10
