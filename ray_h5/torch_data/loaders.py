@@ -273,6 +273,9 @@ def loader(
 ) -> H5DataLoader:
     """Return a loader that reads in threads of this process, several batches at a time.
 
+    Each iteration is the next epoch, and another order if it is shuffled: the first one epoch 0. ``set_epoch`` chooses
+    the epoch of the next iteration. All ranks have to begin equally many iterations, or to call ``set_epoch``.
+
     Parameters
     ----------
     source : H5Dataset, or paths
@@ -302,7 +305,6 @@ def loader(
     --------
     >>> batches = loader("data/*.h5", 64, columns=["signal", "label"])  # doctest: +SKIP
     >>> for epoch in range(3):  # doctest: +SKIP
-    ...     batches.set_epoch(epoch)
     ...     for batch in batches:
     ...         train(batch.signal, batch.label)
     """
@@ -323,6 +325,7 @@ def loader(
         drop_last=drop_last,
         run_length=batch_size,
     )
+    sampler.advance_epochs()
     # By name: a framework that makes the loader again replaces some of these by name.
     made = H5DataLoader(
         dataset,

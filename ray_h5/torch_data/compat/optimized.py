@@ -31,9 +31,9 @@ def create_optimized_dataloader(
 ) -> DataLoader[Any]:
     """Return a loader of a `CombinedHDF5Dataset` for one of several training processes.
 
-    Call ``.sampler.set_epoch(epoch)`` before each epoch, also with one process. All ranks have equally
-    many batches: if the samples do not divide, the first few of the epoch's order are repeated, or with
-    ``drop_last=True`` the last few are left out.
+    Each iteration is the next epoch, in another order. ``.sampler.set_epoch(epoch)`` chooses the epoch of the next
+    iteration, also with one process. All ranks have equally many batches: if the samples do not divide, the first few
+    of the epoch's order are repeated, or with ``drop_last=True`` the last few are left out.
 
     Parameters
     ----------
@@ -71,6 +71,7 @@ def create_optimized_dataloader(
         sampler = OrderSampler(
             dataset, rank=rank, world_size=world_size, drop_last=drop_last, run_length=batch_size, **split
         )
+        sampler.advance_epochs()
     pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
         return DataLoader(
