@@ -23,6 +23,7 @@ from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler, check_between_batches
 from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset, check_options
+from ray_h5.torch_data.reading.moving import movable
 from ray_h5.torch_data.reading.row_cache import copy_alone
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 
@@ -138,7 +139,7 @@ class H5DataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
-            return (self._pinned(self.collate_fn(self.dataset[item])) for item in self.sampler)
+            return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
         # Threads read arrays alone. What users wrote runs in `finish`, in the thread that asks for batches.
         finish: Callable[[Any], Any]
         if is_changed(self.dataset):
@@ -233,20 +234,36 @@ class H5DataLoader(DataLoader[Any]):
         return self.pin_memory and torch.cuda.is_available()
 
     def _whole(self, arrays: dict[str, np.ndarray]) -> Any:
-        return self._pinned(self.dataset.collate(arrays))
+        return self._delivered(self.dataset.collate(arrays))
 
     def _from_samples(self, arrays: dict[str, np.ndarray]) -> Any:
-        return self._pinned(self.collate_fn(self.dataset.samples(arrays)))
+        return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
 
     def _from_subclass(self, indices: list[int]) -> Any:
-        return self._pinned(self.collate_fn(self.dataset.__getitems__(indices)))
+        return self._delivered(self.collate_fn(self.dataset.__getitems__(indices)))
 
     def _not_read(self, call: list[list[int]]) -> list[_ReadBatch]:
         return [(len(batch), batch) for batch in call]
 
-    def _pinned(self, batch: Any) -> Any:
-        """Pin tensors that were not read into pinned memory: those that were cast, or that a transform made."""
-        return pin_memory(batch) if self._pins else batch
+    def _delivered(self, batch: Any) -> Any:
+        """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.
+
+        Tensors that were not read into pinned memory are pinned: those that were cast, or that a transform made.
+        """
+        batch = pin_memory(batch) if self._pins else batch
+        return movable(batch) if self._collates else batch
+
+    def __repr__(self) -> str:
+        sampler = self._ordered
+        shuffle = None if sampler is None else sampler.order.shuffle
+        order = f"sampler={type(self.sampler).__name__}" if sampler is None else "shuffle=False"
+        if shuffle is not None:
+            order = f"shuffle={shuffle.unit!r}, seed={shuffle.seed}"
+        size = self.batch_size if sampler is None else sampler.run_length
+        return (
+            f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, threads={self.threads}: "
+            f"{self.dataset!r})"
+        )
 
 
 def _unchanged(read: Any) -> Any:
@@ -298,7 +315,7 @@ def loader(
     Returns
     -------
     H5DataLoader
-        Yields dicts of tensors, whose entries are attributes too. ``set_epoch``, ``state_dict`` and
+        Yields dicts of tensors, whose entries are attributes too, with ``to(device)`` and ``pin_memory()``. ``set_epoch``, ``state_dict`` and
         ``load_state_dict`` are those of its sampler.
 
     Examples
