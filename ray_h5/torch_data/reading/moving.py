@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Movable:
@@ -18,11 +19,11 @@ class Movable:
     __slots__ = ()
 
     def to(
-        self: _T,
+        self,
         device: torch.device | str | int | torch.dtype | None = None,
         dtype: torch.dtype | None = None,
         non_blocking: bool = False,
-    ) -> _T:
+    ) -> Self:
         """Return this batch with all its tensors on a device, also those inside lists, tuples and dicts.
 
         What is no tensor, such as text, stays as it is.
@@ -38,13 +39,13 @@ class Movable:
         """
         if isinstance(device, torch.dtype):
             device, dtype = None, device
-        return _mapped(self, partial(_moved, device=device, dtype=dtype, non_blocking=non_blocking), "to")  # type: ignore[no-any-return]
+        return _mapped(self, partial(_moved, device=device, dtype=dtype, non_blocking=non_blocking), "to")
 
-    def pin_memory(self: _T) -> _T:
+    def pin_memory(self) -> Self:
         """Return this batch with all its tensors in pinned memory; without a CUDA device, the batch as it is."""
         if not torch.cuda.is_available():
             return self
-        return _mapped(self, _pinned, "pin_memory")  # type: ignore[no-any-return]
+        return _mapped(self, _pinned, "pin_memory")
 
 
 class MovableList(Movable, list[Any]):

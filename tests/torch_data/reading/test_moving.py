@@ -1,6 +1,7 @@
 import collections
 import copy
 import pickle
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -13,7 +14,11 @@ from ray_h5.torch_data.loaders import H5DataLoader
 from tests.torch_data.conftest import ids_of
 
 META = torch.device("meta")
-Point = collections.namedtuple("Point", "x y")
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def test_a_dtype_is_that_of_floats_as_in_a_module(path):
 @pytest.mark.parametrize(
     ("transform", "tensors"),
     [
-        (lambda sample: (sample.x, sample.y), lambda batch: list(batch)),
+        (lambda sample: (sample.x, sample.y), list),
         (lambda sample: {"a": sample.x, "b": {"c": [sample.y, "t"]}}, lambda batch: [batch["a"], batch["b"]["c"][0]]),
         (lambda sample: Point(sample.x, (sample.y, "t")), lambda batch: [batch.x, batch.y[0]]),
         (lambda sample: sample.x, lambda batch: [batch]),
