@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,3 +67,27 @@ def test_a_file_of_something_else(tmp_path):
 def test_bad_input(options, said):
     with pytest.raises(OptionError, match=said):
         make_train_val_indices(**{"n_items": 5, **options})
+
+
+TWO_RANKS = """
+import sys, torch
+from ray_h5.torch_data import make_train_val_indices
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+_, val = make_train_val_indices(20, 0.2, seed=rank, save_path=f"{folder}/split")
+print(val.tolist())
+try:
+    make_train_val_indices(21, save_path=f"{folder}/split" if rank == 0 else None)
+except ValueError as exc:
+    print(type(exc).__name__)
+"""
+
+
+def test_all_ranks_have_the_indices_of_the_first_and_its_errors(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", TWO_RANKS]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)
+    ]
+    first, second = (each.communicate(timeout=100)[0].splitlines() for each in ranks)
+    assert first == second == [str(make_train_val_indices(20, 0.2, seed=0)[1].tolist()), "OptionError"]
