@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.hdf5.buffers import empty
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.reading.samples import Sample
@@ -178,16 +179,23 @@ def _count(parts: Sequence[PartOfBatch]) -> int:
 
 def _merged(columns: Sequence[Any], places: Sequence[np.ndarray], count: int) -> Any:
     """Return the values of a column of several datasets in the order of the batch."""
-    merged: Any = [None] * count
     if isinstance(columns[0], torch.Tensor):
-        merged = columns[0].new_empty((count, *columns[0].shape[1:]))
-        for values, here in zip(columns, places, strict=True):
-            merged[torch.from_numpy(here)] = values
-        return merged
-    for values, here in zip(columns, places, strict=True):
-        for place, value in zip(here, values, strict=True):
+        # By NumPy: torch splits even small copies over its threads, which wait for each other where CPUs are busy.
+        arrays = [_bits(values) for values in columns]
+        array = empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
+        for values, here in zip(arrays, places, strict=True):
+            array[here] = values
+        return torch.from_numpy(array).view(columns[0].dtype)
+    merged: list[Any] = [None] * count
+    for column, here in zip(columns, places, strict=True):
+        for place, value in zip(here, column, strict=True):
             merged[place] = value
     return merged
+
+
+def _bits(values: torch.Tensor) -> np.ndarray:
+    """Return the values of a tensor as an array; of bfloat16, which NumPy lacks, their bits."""
+    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _described(part: H5Dataset) -> dict[str, str]:
