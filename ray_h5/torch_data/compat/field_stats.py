@@ -55,16 +55,21 @@ class FieldStats:
                 f"{self.where}: expected channels from 0 to {self.mean.size - 1} to be transformed, found {wrong[0]}"
             )
 
-    def apply(self, values: torch.Tensor) -> torch.Tensor:
+    def apply(self, values: np.ndarray) -> np.ndarray:
         """Return standardised values; axes of `values` are samples, channels, and any others."""
-        for channels, transformed in ((self.log_channels, self._log), (self.asinh_channels, torch.asinh)):
-            if len(channels) == self.mean.size:
-                values = transformed(values)
-            elif channels:
-                chosen, values = torch.tensor(channels), values.clone()
-                values[:, chosen] = transformed(values[:, chosen])
-        mean, std = (self._tensor(each, values) for each in (self.mean, self.std))
-        return values.sub(mean).div_(std + _EPSILON)
+        # By NumPy: one thread of it is faster than torch (asinh 20 times), whose threads wait for each other where CPUs
+        # are busy. As in torch, what is not finite gives no warning.
+        with np.errstate(all="ignore"):
+            for channels, transformed in ((self.log_channels, self._log), (self.asinh_channels, np.arcsinh)):
+                if len(channels) == self.mean.size:
+                    values = transformed(values)
+                elif channels:
+                    values = values.copy()
+                    values[:, channels] = transformed(values[:, channels])
+            mean, std = (self._beside(each, values) for each in (self.mean, self.std))
+            values = values - mean
+            values /= std + values.dtype.type(_EPSILON)
+        return values
 
     def as_dict(self, dtype: torch.dtype) -> dict[str, Any]:
         """Return the statistics by the names that people know them by."""
@@ -81,13 +86,16 @@ class FieldStats:
             "asinh_channels": list(self.asinh_channels),
         }
 
-    def _log(self, values: torch.Tensor) -> torch.Tensor:
-        return values.clamp(min=0).add_(self.log_epsilon).log_()
+    def _log(self, values: np.ndarray) -> np.ndarray:
+        positive = np.maximum(values, 0)
+        positive += values.dtype.type(self.log_epsilon)
+        return np.log(positive, out=positive)
 
     @staticmethod
-    def _tensor(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-        tensor = torch.from_numpy(np.asarray(values)).to(like.dtype)
-        return tensor.reshape(-1, *[1] * (like.ndim - 2)) if tensor.ndim and like.ndim > 1 else tensor
+    def _beside(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """Return a value for each channel with the axes of `like`."""
+        cast = values.astype(like.dtype)
+        return cast.reshape(-1, *[1] * (like.ndim - 2)) if cast.ndim else cast
 
 
 def read_stats(path: str | os.PathLike[str]) -> tuple[dict[str, FieldStats], float | None]:

@@ -95,7 +95,7 @@ class Fields:
         if cut and values.ndim > 1:
             values = values[..., cut:-cut]
         if self.standardises(name):
-            values = self.stats[name].apply(values)
+            values = torch.from_numpy(self.stats[name].apply(values.numpy()))
         values = values.to(self.dtype)
         return (values.transpose(1, 2) if self._is_transposed(name, values.ndim) else values).contiguous()
 

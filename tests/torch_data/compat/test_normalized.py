@@ -373,3 +373,20 @@ def test_statistics_lead_nowhere_else(signals, tmp_path):
         group["std"] = np.ones(5)
     with pytest.raises(UnsupportedColumnError, match="leads elsewhere"):
         CombinedHDF5Dataset(signals[0], stats_path=tmp_path / "stats.h5")
+
+
+def test_values_that_are_not_finite_stay_so(tmp_path):
+    values = np.array([np.nan, np.inf, -np.inf, -1, 0, 3e38], "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = values[:, None, None].repeat(2, 1)
+        file["y"] = values
+    with h5py.File(tmp_path / "stats.h5", "w") as file:
+        for name, channels in (("x", [0.0, 0.0]), ("y", 0.0)):
+            group = file.create_group(name)
+            group["mean"], group["std"] = channels, np.ones_like(channels)
+        file["x"].attrs["log_channels"] = [1]
+    batch = CombinedHDF5Dataset(tmp_path / "a.h5", stats_path=tmp_path / "stats.h5")[list(range(6))]
+    with np.errstate(all="ignore"):
+        log = np.log(np.maximum(values, 0) + np.float32(1e-6))
+    for found, expected_values in ((batch.x[:, 0, 0], values), (batch.x[:, 1, 0], log), (batch.y, values)):
+        np.testing.assert_allclose(found.numpy(), expected_values, rtol=1e-6)
