@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
@@ -26,7 +27,7 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.planning.schema import Cast
-from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
 from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, unpadded_sample_of
@@ -193,6 +194,16 @@ class H5Dataset(BatchedDataset):
         """int64: the row ids of the samples; None if there is a sample for each row."""
         return self._source.plan.selection
 
+    @property
+    def is_transformed(self) -> bool:
+        """Whether samples are what a transform makes of them."""
+        return self.transform is not None
+
+    @property
+    def has_own_samples(self) -> bool:
+        """Whether a subclass makes samples or batches itself."""
+        return is_changed(self)
+
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
         return self._source.plan.row_ids(check_indices(indices, len(self), "row_ids"))
@@ -226,6 +237,16 @@ class H5Dataset(BatchedDataset):
         arrays = self._source.new_batch(len(indices)) if out is None else out
         self._cache.read_into(arrays, indices)
         return arrays
+
+    def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[dict[str, np.ndarray]]:
+        """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
+        indices = np.array([index for batch in batches for index in batch], np.int64)
+        arrays = self.read(indices, self.new_pinned(len(indices)) if pinned else None)
+        stops = itertools.accumulate(map(len, batches))
+        return [
+            {name: values[stop - len(batch) : stop] for name, values in arrays.items()}
+            for batch, stop in zip(batches, stops, strict=True)
+        ]
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

@@ -245,6 +245,7 @@ def test_a_loader_without_a_batch_says_so(files, caplog):
 def test_a_look_ahead_changes_no_state_of_the_loader(files):
     batches = loader(files, 7, columns=["fhr_st"], threads=1)
     whole = [ids_of(batch) for batch in batches]
+    batches.set_epoch(0)
     running = iter(batches)
     head = [ids_of(next(running)), ids_of(next(running))]
     next(iter(batches))
@@ -253,6 +254,71 @@ def test_a_look_ahead_changes_no_state_of_the_loader(files):
     again.load_state_dict(batches.state_dict())
     assert head + [ids_of(batch) for batch in again] == whole
     assert head + [ids_of(batch) for batch in running] == whole
+
+
+def orders_of(batches, passes):
+    return [[i for batch in batches for i in ids_of(batch)] for _ in range(passes)]
+
+
+@pytest.mark.parametrize("make", [loader, create_optimized_dataloader])
+def test_each_pass_is_the_next_epoch(files, make):
+    expected = []
+    for epoch in range(7):
+        chosen = make(files, 7)
+        (chosen.sampler if make is create_optimized_dataloader else chosen).set_epoch(epoch)
+        expected += orders_of(chosen, 1)
+    assert len(set(map(tuple, expected))) == 7
+    batches = make(files, 7)
+    assert orders_of(batches, 3) == expected[:3]
+    batches.sampler.set_epoch(1)
+    assert batches.sampler.epoch == 1
+    assert orders_of(batches, 2) == expected[1:3]
+    batches.sampler.set_epoch(5)
+    batches.sampler.set_epoch(5)
+    next(iter(batches))  # a pass that ends early is one too
+    assert orders_of(batches, 1) == expected[6:]
+
+
+def test_processes_of_the_optimized_loader_advance_too(files):
+    batches = create_optimized_dataloader(files, 7, 1, multiprocessing_context="fork")
+    assert not isinstance(batches, H5DataLoader)
+    first, second = orders_of(batches, 2)
+    assert sorted(first) == sorted(second) == list(range(60))
+    assert first != second
+    assert [second] == orders_of(_at_epoch(create_optimized_dataloader(files, 7), 1), 1)
+
+
+def _at_epoch(batches, epoch):
+    batches.sampler.set_epoch(epoch)
+    return batches
+
+
+def test_passes_at_the_same_time_are_of_two_epochs(files):
+    epochs = orders_of(loader(files, 7, columns=["fhr_st"]), 3)
+    batches = loader(files, 7, columns=["fhr_st"])
+    both = [(ids_of(one), ids_of(other)) for one, other in zip(batches, batches, strict=True)]
+    assert [[i for ids in side for i in ids] for side in zip(*both, strict=True)] == epochs[:2]
+    assert orders_of(batches, 1) == epochs[2:]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_state_of_a_later_pass_resumes_in_that_pass(files, threads, world_size):
+    def make():
+        return loader(files, 7, columns=["fhr_st"], threads=threads, rank=0, world_size=world_size)
+
+    epochs = [[ids_of(batch) for batch in batches] for batches in [make()] for _ in range(3)]
+    for done in range(len(epochs[1]) + 1):
+        batches = make()
+        assert len(list(batches)) == len(epochs[0])
+        running = iter(batches)
+        head = [ids_of(next(running)) for _ in range(done)]
+        state = batches.state_dict()
+        resumed = make()
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)  # as frameworks do; it changes nothing
+        assert head + [ids_of(batch) for batch in resumed] == epochs[1]
+        assert [ids_of(batch) for batch in resumed] == epochs[2]
 
 
 def by_epoch(samples):
