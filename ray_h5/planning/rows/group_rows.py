@@ -152,7 +152,7 @@ class GroupRows:
             return None
         if self._episode_length is None and np.any(segments.lengths != lengths):
             return None
-        return Steps(segments, segments.layouts[0], segments.starts[:-1], segments.layouts[0].chunk_rows)
+        return Steps(segments, segments.unit, segments.starts[:-1], max(each.chunk_rows for each in segments.layouts))
 
     def constant(self, name: str) -> Column:
         return self.column(name)
