@@ -87,7 +87,7 @@ class Segments:
 
     @property
     def dtype(self) -> np.dtype:
-        """dtype of an array that holds values of all segments. Texts may have several lengths."""
+        """Dtype of an array that holds values of all segments. Texts may have several lengths."""
         return np.result_type(*(layout.dtype for layout in self.layouts))
 
     def segments_of(self, units: np.ndarray) -> np.ndarray:

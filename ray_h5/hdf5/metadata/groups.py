@@ -22,7 +22,7 @@ from ray_h5.hdf5.metadata.links import Trail, open_object, stored_name
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.tree import H5Tree
 from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Segments
-from ray_h5.messages import few, near_names, printable
+from ray_h5.messages import few, near_names
 
 _MAX_DEPTH = 32
 """Depth of groups below a matching group, or of a pattern."""
@@ -309,8 +309,8 @@ class _Walk:
         if _is_glob(part):
             names = [name for name in self._names(group, prefix) if fnmatch.fnmatchcase(name, part)]
         else:
-            name = stored_name(part)
-            names = [part] if name is not None and group.id.links.exists(name) else []
+            stored = stored_name(part)
+            names = [part] if stored is not None and group.id.links.exists(stored) else []
         for name in names:
             if not rest:
                 yield prefix + name, (group, trail)
@@ -343,7 +343,7 @@ class _Walk:
             links.iterate(found.append, idx_type=h5py.h5.INDEX_CRT_ORDER)
         else:
             links.iterate(found.append)
-        return [_decoded(self._path, prefix, name) for name in found]
+        return [_decoded(self._path, group.id, name) for name in found]
 
     def _nothing(self, root: h5py.Group) -> UnknownColumnError:
         there: list[str] = []
@@ -439,7 +439,7 @@ class _Walk:
         if depth:
             listed.add(group, prefix, depth, len(found))
         for raw, link_type in found:
-            path = prefix + _decoded(self._path, prefix, raw)
+            path = prefix + _decoded(self._path, group, raw)
             if not self._leads_to_wanted(path):
                 continue
             opened = self._member(group, raw, path, hard=link_type == h5py.h5l.TYPE_HARD)
@@ -544,14 +544,14 @@ def _is_glob(part: str) -> bool:
     return any(each in part for each in "*?[")
 
 
-def _decoded(path: str, prefix: str, name: bytes) -> str:
+def _decoded(path: str, group: h5py.h5g.GroupID, name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        shown = printable(prefix + name.decode(errors="backslashreplace"))
+        above = (h5py.h5i.get_name(group) or b"/").decode(errors="backslashreplace")
         raise UnsupportedColumnError(
-            f"{path}: {shown} is a name that is not UTF-8. Rename it with h5py: "
-            f" file[{'/' + prefix.strip('/')!r}].move({name!r}, 'new name')."
+            f"{path}: group {above!r} has a name that is not UTF-8, {name!r}. Rename it with h5py: "
+            f"file[{above!r}].move({name!r}, 'new name')."
         ) from None
 
 

@@ -63,9 +63,9 @@ def storages(draw, row_shape: tuple[int, ...], lead: int = 1):
     written = draw(st.sampled_from(["all", "all", "none", "part"]))
     options: dict = {"written": written, "how": how, "fill": draw(st.booleans())}
     if how == "chunked":
-        options["chunks"] = tuple(
-            draw(st.integers(1, 4)) for _ in range(lead)
-        ) + tuple(draw(st.integers(1, max(1, n))) for n in row_shape)
+        options["chunks"] = tuple(draw(st.integers(1, 4)) for _ in range(lead)) + tuple(
+            draw(st.integers(1, max(1, n))) for n in row_shape
+        )
         options["growing"] = draw(st.booleans())
         options["pipeline"] = draw(st.sampled_from(PIPELINES))
     return options
@@ -75,6 +75,8 @@ def make_dataset(parent: h5py.Group, name: str, dtype, shape, options, seed: int
     """Write a dataset, and return what h5py reads of it."""
     dtype = np.dtype(dtype)
     values = values_of(dtype, shape, seed)
+    if dtype.hasobject and options["how"] == "chunked":
+        options = {**options, "pipeline": {}}
     plain = dtype.subdtype is None and h5py.check_string_dtype(dtype) is None and dtype.names is None
     fill = np.array(7).astype(dtype) if options["fill"] and plain and h5py.check_enum_dtype(dtype) is None else None
     create: dict = {} if fill is None else {"fillvalue": fill}

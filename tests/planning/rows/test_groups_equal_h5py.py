@@ -1,8 +1,6 @@
 """Groups as rows: each row is what h5py reads of its datasets, whatever these hold and however they are stored."""
 
 import h5py
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
