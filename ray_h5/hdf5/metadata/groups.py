@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.checks.attributes import TextGuard
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.links import Trail, open_object, stored_name
@@ -32,6 +33,9 @@ _MAX_ALIASES = 1 << 13
 
 _MAX_VALUES = 1 << 62
 """Values of a column, in all groups: above this, int64 cannot number them."""
+
+_MAX_TEXT_BYTES = 1 << 20
+"""Most bytes of an attribute of fixed length: a damaged type can claim 2 GiB."""
 
 _DIGITS = re.compile(r"([0-9]+)")
 _MAX_SHOWN = 5
@@ -276,7 +280,8 @@ class _Walk:
             raise self._nothing(root)
         if self._pattern.order == "name":
             found.sort(key=lambda each: natural_key(each[0]))
-        attributes = {name: _Attribute(self._path, name) for name in self._pattern.attrs}
+        guard = TextGuard(root.file) if self._pattern.attrs else None
+        attributes = {name: _Attribute(self._path, name, guard) for name in self._pattern.attrs}
         datasets = self._is_dataset(*found[0])
         for number, (name, parent) in enumerate(found):
             opened = self._open(parent, name, datasets=datasets)
@@ -469,7 +474,9 @@ class _Attribute:
 
     path: str
     name: str
+    guard: TextGuard | None
     _values: list[Any] = field(default_factory=list)
+    _is_text: bool = False
     _read: Callable[[h5py.h5a.AttrID], Any] | None = None
     _type: h5py.h5t.TypeID | None = None
 
@@ -488,6 +495,8 @@ class _Attribute:
         if self._type is None or not found.get_type().equal(self._type):
             self._prepare(group, found)
         assert self._read is not None
+        if self._is_text and self.guard is not None:
+            self.guard.check(opened, group, self.name)
         self._values.append(self._read(found))
 
     def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
@@ -497,7 +506,13 @@ class _Attribute:
                 f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
                 "expected one number or one text"
             )
+        if dtype.itemsize > _MAX_TEXT_BYTES:
+            raise UnsupportedColumnError(
+                f"{self.path}: attribute {self.name!r} of {group!r} claims {dtype.itemsize} bytes; expected at most "
+                f"{_MAX_TEXT_BYTES}"
+            )
         self._type = found.get_type()
+        self._is_text = dtype.hasobject
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
 
         def read(attribute: h5py.h5a.AttrID) -> Any:
