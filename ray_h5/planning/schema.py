@@ -70,6 +70,12 @@ class ColumnSpec:
                 f"deliver arrays of numbers and booleans only. RowReader reads it; or write {instead}."
             )
         held = layout.dtype if layout.element is None else layout.element
+        if layout.kind == "ragged" and not _is_held(held, len(layout.ragged_shape)):
+            raise UnsupportedColumnError(
+                f"{layout.where} has rows of varying shape that hold {held} with {len(layout.ragged_shape)} axes; "
+                "read_h5 and H5Dataset deliver those of numbers and booleans, and lists of strings. RowReader reads "
+                "it; or leave it out with columns=[...]."
+            )
         if has_long_double(held):
             found = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
             raise UnsupportedColumnError(
@@ -165,6 +171,11 @@ class ColumnSpec:
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
+
+
+def _is_held(element: np.dtype, axes: int) -> bool:
+    """Return whether rows of varying shape can be delivered: arrays of numbers, or lists of strings."""
+    return element.kind in "biufc" or (element.kind in "SO" and axes == 1)
 
 
 def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:

@@ -142,12 +142,14 @@ class _Builder:
         if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
             # Before its shape is asked for: libhdf5 would open the other files.
             raise UnsupportedColumnError(
-                f"{self.path}: {path!r} has its values in other datasets or files (virtual dataset or external "
-                "storage), which rows that are groups cannot have. Copy them into the file, or leave the column out."
+                f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual dataset or "
+                "external storage), which rows that are groups cannot have. Copy them into the file, or leave the column out."
             )
         space = dataset.get_space()
         if space.get_simple_extent_type() == h5py.h5s.NULL:
-            raise UnsupportedColumnError(f"{self.path}: {path!r} has an empty (null) dataspace, and no values")
+            raise UnsupportedColumnError(
+                f"{self.path}: column {self.name!r}: {path!r} has an empty (null) dataspace, and no values"
+            )
         dims = space.get_simple_extent_dims()
         growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
         chunked = properties.get_layout() == h5py.h5d.CHUNKED

@@ -62,11 +62,11 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
     """
     for name in names:
         if not columns[name].is_scalar:
-            raise no_scalar(name, columns[name].tensor_shape)
+            raise no_scalar(name, columns[name].ragged_shape or columns[name].tensor_shape)
 
 
 def no_scalar(name: str, shape: tuple[int | None, ...]) -> PredicateError:
-    """Return the error for a column that holds an array a row."""
+    """Return the error for a column that holds an array a row; None is for axes along which rows differ."""
     return PredicateError(
         f"predicate: column {name!r} holds an array of shape {shape} a row; a predicate "
         "compares one value a row. To choose rows in which a value occurs, write "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.open_files import Address, Part
@@ -119,6 +120,11 @@ class SegmentColumn:
         if self.segments.single or (None not in self.shape and stored.kind in {"number", "bool"}):
             shape = tuple(int(n or 0) for n in self.shape)
             return _layout(self.name, stored, (num_rows, *shape), 1, path)
+        if stored.kind == "list":
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: datasets of arrays of varying length, one dataset a group, are lists "
+                "of lists. Choose other columns with columns=[...]."
+            )
         item = stored.stored_dtype.itemsize
         sizes = self.segments.shapes.astype(np.float64).prod(axis=1) * item
         return ColumnLayout(

@@ -14,6 +14,9 @@ from ray_h5.errors import OptionError
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.options import as_integer, is_integer, is_number
 
+IS_PAD = "_is_pad"
+"""Ending of the column that says which steps of a window are padding."""
+
 Pad: TypeAlias = Literal["edge", "zero", "drop"]
 _PADS = ("edge", "zero", "drop")
 _MOST_SECONDS_OFF = 1e-4
@@ -222,7 +225,11 @@ class Windows:
         self.fps = fps
         self.episode_length: Literal["min"] | None = episode_length
         self.columns = tuple(_window_column(name, given, fps) for name, given in offsets.items())
-        self._given = dict(offsets)
+        marks = {each.name + IS_PAD for each in self.columns} if self.marks_padding else set()
+        if doubles := [each.name for each in self.columns if each.name in marks]:
+            raise OptionError(f"Windows: {doubles[0]!r} is the column that marks padding of another one; rename it")
+        # The repr names index files, and numpy shortens that of a long array.
+        self._given = {name: _plain(given) for name, given in offsets.items()}
 
     @property
     def least(self) -> int:
@@ -298,6 +305,15 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
     return WindowColumn(name, source, tuple(_as_steps(name, each, fps) for each in found))
 
 
+def _plain(given: Any) -> Any:
+    """Return offsets as a user would write them: numbers of Python, in a list."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        return (given[0], _plain(given[1]))
+    if isinstance(given, range) or is_number(given):
+        return given
+    return [each.item() if isinstance(each, np.generic) else each for each in given]
+
+
 def _as_steps(name: str, offset: Any, fps: float | None) -> int:
     if isinstance(offset, (bool, np.bool_)):
         raise OptionError(f"Windows: offsets of {name!r}: expected steps, found {offset!r}")
@@ -345,3 +361,20 @@ def as_windows(windows: Any) -> Windows | None:
         return windows
     hint = f"; write Windows({windows!r})" if isinstance(windows, Mapping) else ""
     raise OptionError(f"windows={windows!r}: expected Windows(...){hint}")
+
+
+def check_episodes(rows: RowKind | None, windows: Windows | None) -> None:
+    """Raise `OptionError` for an option of windows that means nothing for these rows."""
+    if windows is None:
+        return
+    given = {"episode": windows.episode, "episode_ends": windows.episode_ends}
+    if rows is not None and (named := next((name for name, value in given.items() if value is not None), None)):
+        what = "each group is an episode" if isinstance(rows, Groups) else "the last row axis is the time of an episode"
+        raise OptionError(
+            f"Windows: {named}={given[named]!r} is for rows along the first axis; with rows={rows}, {what}. Leave it "
+            "out."
+        )
+    if windows.episode_length is not None and not isinstance(rows, Groups):
+        raise OptionError(
+            f"Windows: episode_length={windows.episode_length!r} is for rows=Groups(...); other columns have one length"
+        )
