@@ -7,7 +7,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
-from ray_h5.hdf5.checks.heap import Heap, reader_of
+from ray_h5.hdf5.checks.heap import HARMLESS_BYTES, Heap, reader_of
 
 _ATTRIBUTE = 0x0C
 _ONE_BYTE = np.ones(1, np.int64)
@@ -30,28 +30,35 @@ class TextGuard:
         self._read, end = reader_of(file)
         self._widths = FileWidths.of(file)
         self._heap = Heap(self._read, end, self._widths)
+        self._stored: dict[bytes, bytes] | None = None
         self._reference = np.dtype([("length", "<u4"), ("address", f"<u{self._widths.address}"), ("number", "<u4")])
 
-    def check(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID, where: str, name: str) -> None:
-        """Raise `CorruptFileError` if an attribute of an object claims a length that it cannot have."""
-        wanted = name.encode()
-        for kind, body in messages(self._read, h5py.h5o.get_info(opened).addr, self._widths):
-            if kind == _ATTRIBUTE and (stored := _values_of(body, wanted)) is not None:
-                found = np.frombuffer(stored, self._reference, len(stored) // self._reference.itemsize)[:1]
-                for wrong in self._heap.wrong_values(found, _ONE_BYTE, exactly=False):
-                    raise CorruptFileError(
-                        f"{self._path}: attribute {name!r} of {where!r} is damaged: {wrong.reason}. Restore the file "
-                        "from a copy, or leave the attribute out."
-                    )
+    def look_at(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> None:
+        """Choose the object whose attributes are checked next."""
+        self._opened, self._stored = opened, None
+
+    def check(self, where: str, name: str) -> None:
+        """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
+        if self._stored is None:
+            found = messages(self._read, h5py.h5o.get_info(self._opened).addr, self._widths)
+            self._stored = dict(_name_and_values(body) for kind, body in found if kind == _ATTRIBUTE)
+        stored = self._stored.get(name.encode(), b"")
+        width = self._reference.itemsize
+        if len(stored) < width or int.from_bytes(stored[:4], "little") <= HARMLESS_BYTES:
+            return
+        for wrong in self._heap.wrong_values(np.frombuffer(stored, self._reference, 1), _ONE_BYTE, exactly=False):
+            raise CorruptFileError(
+                f"{self._path}: attribute {name!r} of {where!r} is damaged: {wrong.reason}. Restore the file from a "
+                "copy, or leave the attribute out."
+            )
 
 
-def _values_of(message: bytes, name: bytes) -> bytes | None:
-    """Return the stored values in an attribute message; None if the attribute has another name."""
+def _name_and_values(message: bytes) -> tuple[bytes, bytes]:
+    """Return the name in an attribute message, and the stored values; nothing for a message of another version."""
     if len(message) < 9 or message[0] not in {1, 2, 3}:
-        return None
+        return b"", b""
     sizes = [int.from_bytes(message[at : at + 2], "little") for at in (2, 4, 6)]
     begin = 9 if message[0] == 3 else 8
-    if message[begin : begin + sizes[0]].partition(b"\0")[0] != name:
-        return None
+    name = message[begin : begin + sizes[0]].partition(b"\0")[0]
     # Version 1 fills up each part to a multiple of 8 bytes.
-    return message[begin + sum(-(-size // 8) * 8 if message[0] == 1 else size for size in sizes) :]
+    return name, message[begin + sum(-(-size // 8) * 8 if message[0] == 1 else size for size in sizes) :]

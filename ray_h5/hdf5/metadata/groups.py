@@ -142,8 +142,9 @@ class _Builder:
         if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
             # Before its shape is asked for: libhdf5 would open the other files.
             raise UnsupportedColumnError(
-                f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual dataset or "
-                "external storage), which rows that are groups cannot have. Copy them into the file, or leave the column out."
+                f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual "
+                "dataset or external storage), which rows that are groups cannot have. Copy them into the file, or "
+                "leave the column out."
             )
         space = dataset.get_space()
         if space.get_simple_extent_type() == h5py.h5s.NULL:
@@ -291,6 +292,8 @@ class _Walk:
                 self._add(self._pattern.name, name, opened, number)
             else:
                 self._add_group(name, opened, number)
+            if guard is not None:
+                guard.look_at(opened)
             for attribute in attributes.values():
                 attribute.add(name, opened)
         columns = {name: builder.segments() for name, builder in self._builders.items() if name not in self.refused}
@@ -498,7 +501,7 @@ class _Attribute:
             self._prepare(group, found)
         assert self._read is not None
         if self._is_text and self.guard is not None:
-            self.guard.check(opened, group, self.name)
+            self.guard.check(group, self.name)
         self._values.append(self._read(found))
 
     def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
