@@ -1,9 +1,14 @@
 """Groups as rows: each row is what h5py reads of its datasets, whatever these hold and however they are stored."""
 
+import json
+
 import h5py
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ray_h5.planning.index import serialize
+from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
 from ray_h5.planning.rows.kinds import Groups
 from tests.planning.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 
@@ -31,6 +36,13 @@ def group_files(draw):
     return lengths, columns, rows
 
 
+def stored_and_loaded(table, path):
+    """Return a table as it comes from an index file."""
+    described, arrays = table_to_parts(table, serialize._dtype_to_json)
+    described = json.loads(json.dumps(described))
+    return table_from_parts(described, arrays, serialize._dtype_from_json, path.stat().st_size)
+
+
 @settings(max_examples=120)
 @given(group_files())
 def test_rows_equal_h5py(tmp_path_factory, drawn):
@@ -53,7 +65,12 @@ def test_rows_equal_h5py(tmp_path_factory, drawn):
                         if 0 in shapes[i]:
                             chosen["growing"] = True
                 expected[name, i] = make_dataset(group, name, dtype, shapes[i], chosen, 10 * i + seed)
-    with open_rows(path, Groups("data/demo_*", key="demo")) as reader:
+    kind = Groups("data/demo_*", key="demo")
+    with open_rows(path, kind) as reader:
+        assert set(reader.columns) == {*columns, "demo"}
+        table = stored_and_loaded(reader.table, path)
+    # What is known of the groups may come from an index file.
+    with Scope.of("/", (), 1, kind).open(str(path), None, table if rows[:1] == [0] else None) as reader:
         found = reader.read([*columns, "demo"], rows)
         for name in columns:
             for place, row in enumerate(rows):
