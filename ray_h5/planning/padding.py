@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.messages import no_column
 from ray_h5.options import is_number
 
 PadLike: TypeAlias = "bool | float | Mapping[str, float] | None"
@@ -46,6 +47,27 @@ class Padding:
 
     def __repr__(self) -> str:
         return f"Padding({self._pad!r})"
+
+    def check(self, columns: Iterable[str], ragged: Iterable[str]) -> None:
+        """Raise unless the columns that are named exist, and the names of lengths are free.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is no column of a name; the message lists near names.
+        OptionError
+            If a column has the name of the lengths of another one.
+        """
+        names = list(columns)
+        missing = [name for name in self._pad if name not in names] if isinstance(self._pad, dict) else []
+        if missing:
+            raise UnknownColumnError(f"pad: {no_column(missing, names)}")
+        for name in ragged:
+            if self.value(name) is not None and name + LENGTH in names:
+                raise OptionError(
+                    f"pad: the lengths of column {name!r} would be column {name + LENGTH!r}, which there is already. "
+                    f"Leave that one out with columns=[...], or name the columns to pad, such as pad={{'x': 0.0}}."
+                )
 
     def value(self, name: str) -> float | None:
         """Return what fills up rows of a column; None if it is not padded."""

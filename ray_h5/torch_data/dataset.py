@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -168,6 +169,7 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index(columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
+        self._check_padding()
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
@@ -250,7 +252,9 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        batch = batch_of(arrays, self._whole(arrays), sample_of if self.padding is None else unpadded_sample_of)
+        padded = [name for name in self._padded_columns if name in arrays]
+        part = partial(unpadded_sample_of, padded=padded) if padded else sample_of
+        batch = batch_of(arrays, self._whole(arrays), part)
         return batch if self.transform is None else [self.transform(sample) for sample in batch]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
@@ -270,7 +274,17 @@ class H5Dataset(BatchedDataset):
         """Return the same samples, with another option `pad`."""
         other = copy.copy(self)
         other.padding = Padding.of(pad)
+        other._check_padding()
         return other
+
+    def _check_padding(self) -> None:
+        if self.padding is not None:
+            self.padding.check(self.columns, [spec.name for spec in self._specs if spec.kind == "ragged"])
+
+    @property
+    def _padded_columns(self) -> list[str]:
+        ragged = [spec.name for spec in self._specs if spec.kind == "ragged"]
+        return [] if self.padding is None else [name for name in ragged if self.padding.value(name) is not None]
 
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""

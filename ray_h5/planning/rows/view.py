@@ -18,7 +18,7 @@ from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, ch
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.messages import few, near_names
 from ray_h5.planning.rows.axis_rows import AxisRows
-from ray_h5.planning.rows.columns import ValuesColumn
+from ray_h5.planning.rows.columns import SegmentColumn, ValuesColumn
 from ray_h5.planning.rows.grid_rows import GridRows
 from ray_h5.planning.rows.group_rows import GroupRows
 from ray_h5.planning.rows.kinds import Grid, Groups, RowKind, Windows
@@ -162,8 +162,14 @@ class RowView:
         wanted = as_rows(rows, self.num_rows, self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
         for name, array in out.items():
-            if array.dtype != object:
-                check_fit(array, layouts[name], len(wanted), there, f"{self.path}: column {name!r}")
+            layout = layouts[name]
+            if (
+                isinstance(self._columns[name], SegmentColumn)
+                and isinstance(array, np.ndarray)
+                and array.dtype == object
+            ):
+                layout = replace(layout, shape=(self.num_rows,))  # an array for each row
+            check_fit(array, layout, len(wanted), there, f"{self.path}: column {name!r}")
         self._fill(out, wanted, there)
 
     def _fill(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:

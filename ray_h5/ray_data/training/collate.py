@@ -73,6 +73,8 @@ class TorchCollate(ArrowBatchCollateFn):
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
+        if self._padding is not None:
+            self._padding.check(arrays, ragged)
         found: TorchBatch = {}
         for name, values in arrays.items():
             if name in ragged:

@@ -153,14 +153,12 @@ def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
     return Sample((name, _value(values, i)) for name, values in whole.items())
 
 
-def unpadded_sample_of(whole: Mapping[str, Any], i: int) -> Sample:
-    """Return sample number `i` of a batch of columns, of which some are padded, without the padding."""
+def unpadded_sample_of(whole: Mapping[str, Any], i: int, *, padded: Sequence[str]) -> Sample:
+    """Return sample number `i` of a batch of columns; the values of `padded` columns without the padding."""
     sample = sample_of(whole, i)
-    for name in whole:
-        length = sample.get(name + LENGTH)
-        if length is not None:
-            shape = [int(length)] if length.ndim == 0 else [int(n) for n in length]
-            sample[name] = sample[name][tuple(map(slice, shape))]
+    for name in padded:
+        shape = sample[name + LENGTH].reshape(-1).tolist()
+        sample[name] = sample[name][tuple(map(slice, shape))]
     return sample
 
 
