@@ -191,7 +191,7 @@ class FileFacts:
         chosen = self.chosen(columns)
         if not chosen and columns is None and self.left_out:
             why = "; ".join(f"{name} ({reason})" for name, reason in self.left_out[:_MAX_LISTED])
-            raise SchemaMismatchError(f"{self.path}: no column can be delivered: {why}")
+            raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
         return common_rows(self.path, chosen) if chosen or columns is None else 0
 
     def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:

@@ -97,7 +97,7 @@ CASES = {
     "no order": (demos, Groups("data/demo_*", order="creation"), None, UnsupportedColumnError, "does not record the order"),
     "another file": (with_(("data/demo_5", h5py.ExternalLink("/nowhere/other.h5", "/g"))), DEMOS, None, ExternalDataError, "outside allow_external"),
     "a dataset of another file": (with_(("data/demo_2/y", h5py.ExternalLink("/nowhere/other.h5", "/g"))), DEMOS, None, ExternalDataError, "outside allow_external"),
-    "values of another file": (virtual, DEMOS, None, SchemaMismatchError, "no column can be delivered: x .*values in other datasets"),
+    "values of another file": (virtual, DEMOS, None, SchemaMismatchError, "found no column that can be delivered: x .*values in other datasets"),
     "a link to nothing": (with_(("data/demo_5", h5py.SoftLink("/gone"))), DEMOS, None, MissingSourceError, "leads to '/gone'"),
     "links in a circle": (lambda f: (demos(f), f["data/demo_2"].__setitem__("up", f["data"])), Groups("**/demo_*"), None, CorruptFileError, "a link leads back"),
     "many ways": (hostile, Groups("data/**/x"), None, CorruptFileError, "by other names"),
