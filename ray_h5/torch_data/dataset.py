@@ -151,6 +151,7 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index(columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
+        self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
@@ -260,8 +261,7 @@ class H5Dataset(BatchedDataset):
         return Sample((name, self._values(name, values)) for name, values in arrays.items())
 
     def _values(self, name: str, array: np.ndarray) -> Any:
-        as_bytes = any(spec.as_bytes for spec in self._specs if spec.name == name)
-        return to_torch(array, name, as_bytes=as_bytes)
+        return to_torch(array, name, as_bytes=name in self._as_bytes)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))
