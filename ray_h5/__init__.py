@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
     from ray_h5.ray_data.predicates import kfold, where
     from ray_h5.ray_data.preprocessing.standardize import Standardize
+    from ray_h5.ray_data.quiet import quiet
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
@@ -79,6 +80,7 @@ _HOMES = {
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
+    "quiet": "ray_h5.ray_data.quiet",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
@@ -121,6 +123,7 @@ __all__ = [
     "h5_worker_init_fn",
     "kfold",
     "loader",
+    "quiet",
     "read_h5",
     "row_mask",
     "set_epoch",
