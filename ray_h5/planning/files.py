@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ray_h5.errors import OptionError
+from ray_h5.log import ensure_handler
 from ray_h5.planning.index.cache import check_index_dir
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
@@ -62,6 +63,7 @@ class FileOptions:
         NotFoundError, NotReadableError, OptionError
             If there are no such files, or an argument has a value that cannot be used.
         """
+        ensure_handler()
         given = list_paths(paths)
         if not isinstance(group, str):
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")

@@ -168,6 +168,8 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index(columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
+        self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
+        self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
@@ -306,10 +308,9 @@ class H5Dataset(BatchedDataset):
     def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return a batch whose rows of varying shape are padded, with their lengths."""
         assert self.padding is not None
-        ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged" and spec.name in arrays}
         padded = Sample()
         for name, values in whole.items():
-            spec, fill = ragged.get(name), self.padding.value(name)
+            spec, fill = self._ragged.get(name), self.padding.value(name)
             if spec is None or fill is None:
                 padded[name] = values
                 continue
@@ -319,10 +320,8 @@ class H5Dataset(BatchedDataset):
         return padded
 
     def _values(self, name: str, array: np.ndarray) -> Any:
-        spec = next((spec for spec in self._specs if spec.name == name), None)
-        if spec is not None and spec.kind == "ragged":
-            return ragged_to_torch(array, spec)
-        return to_torch(array, name, as_bytes=spec is not None and spec.as_bytes)
+        spec = self._ragged.get(name)
+        return to_torch(array, name, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

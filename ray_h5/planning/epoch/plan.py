@@ -131,8 +131,9 @@ class ReadPlan(ComparedByContent):
             With what was expected and what was found.
         """
         rows = int(self.files.starts[file + 1] - self.files.starts[file])
-        for name, layout in reader.find([column.name for column in self.columns]).items():
-            expected = next(column for column in self.columns if column.name == name)
+        planned_columns = {column.name: column for column in self.columns}
+        for name, layout in reader.find(list(planned_columns)).items():
+            expected = planned_columns[name]
             found = ColumnSpec.of(layout)
             if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
                 planned = f"{rows} rows of {expected}"

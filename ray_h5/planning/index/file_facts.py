@@ -335,7 +335,7 @@ def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tup
         else:
             found[name] = column
     for error in refused.values():
-        logger.info("left out: %s", error)
+        logger.debug("left out: %s", error)  # a warning says it once for all files
     return found, tuple((name, _why(name, error)) for name, error in refused.items() if error.has_rows)
 
 

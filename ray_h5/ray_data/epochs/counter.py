@@ -108,7 +108,7 @@ class EpochCounter:
         else:
             remainder = self._apply(plan, setting, execution, seed)
         dataset = self.name or execution.dataset
-        logger.info("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
+        logger.debug("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
         if self.name is not None and execution.iterates:
             why = why_not_resumable(self.name, plan, remainder.world_size, execution, context, self.is_resumable)
             running = RunningEpoch(position_of(plan, remainder), self.is_resumable, why)
