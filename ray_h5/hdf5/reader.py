@@ -6,6 +6,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,9 +22,11 @@ from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
+from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
 from ray_h5.hdf5.reading.coalesce import Request, request_of
-from ray_h5.hdf5.reading.jobs import Job, ReadStats, run_jobs
+from ray_h5.hdf5.reading.direct_column import DirectColumn
+from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.storage.byte_source import FileIdentity
@@ -107,6 +111,7 @@ class RowReader:
         self._expect = FileState(expect) if isinstance(expect, FileIdentity) else expect
         self._described: dict[str, SourceStates] = {}
         self._swmr = swmr
+        self._times = ReadTimes()
         self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
         self._retrying(self._file)
@@ -194,7 +199,7 @@ class RowReader:
             return {}
         wanted = as_request(rows, common_rows(self.path, layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self._fill(out, wanted)
+        FileRead(self, out, wanted).run()
         return out
 
     def read_into(
@@ -217,15 +222,20 @@ class RowReader:
         RowIndexError, OptionError
             If a row is not in the file, or the rows do not fit into an array.
         """
-        if not out:
-            return
+        if out:
+            self.planned(out, rows, places).run()
+
+    def planned(
+        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+    ) -> FileRead:
+        """Return what `read_into` does, to be done later; parameters and errors as there."""
         layouts = self.find(list(out))
         # With places, rows are listed one by one: a slice would lose which place each has.
         places = None if places is None else as_places(places)
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
-        self._fill(out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
+        return FileRead(self, out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file.
@@ -258,22 +268,32 @@ class RowReader:
             self._check_sources(file, found)
         return found, absent
 
-    def _fill(self, out: Mapping[str, np.ndarray], request: Request) -> None:
-        if len(request):
-            self._retrying(lambda: self._read(out, request))
-
-    def _read(self, out: Mapping[str, np.ndarray], request: Request) -> None:
+    def _plan(self, read: FileRead) -> Extents:
+        """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
         file = self._file()
+        with file.library() as library:
+            readers = {name: file.reader(name, library) for name in read.out}
+            for name, reader in readers.items():
+                if isinstance(reader, DirectColumn):
+                    read.known_jobs(file)[name] = reader.jobs(read.request, read.out[name], library)
+        return Extents(file.byte_source, ranges_of(list(chain(*read.known_jobs(file).values()))))
+
+    def _run(self, read: FileRead, ahead: ReadAhead) -> ReadStats:
+        file, out = self._file(), read.out
         jobs: list[Job] = []
         with file.library() as library:
             readers = {name: file.reader(name, library) for name in out}
             self._check_sources(file, out)
             file.check_unchanged(out)  # before anything is read: an early error is cheaper
+            known = read.known_jobs(file)
             for name, array in out.items():
-                jobs += readers[name].jobs(request, array, library)
-            self.stats.add(run_jobs(jobs, self.threads))
+                jobs += known[name] if name in known else readers[name].jobs(read.request, array, library)
+            ahead.begin(lambda: Extents(file.byte_source, ranges_of(jobs)))
+            stats = run_jobs(jobs, self.threads, ahead)
+        self.stats.add(stats)
         # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
         file.check_unchanged(out)
+        return stats
 
     def _file(self) -> OpenFile:
         if self._closed:
@@ -357,5 +377,87 @@ class RowReader:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
 
 
+class FileRead:
+    """A read of rows of one file into arrays. It is planned before it runs where hints need its byte ranges.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    out : mapping of str to numpy.ndarray
+        The arrays to fill.
+    request : Request
+        The rows, and their places in the arrays.
+    """
+
+    __slots__ = ("_file", "_jobs", "_reader", "out", "request")
+
+    def __init__(self, reader: RowReader, out: Mapping[str, np.ndarray], request: Request) -> None:
+        self._reader = reader
+        self.out = out
+        self.request = request
+        self._file: OpenFile | None = None
+        self._jobs: dict[str, list[Job]] = {}
+
+    def extents(self) -> Extents:
+        """Plan the read, and return the byte ranges that it fetches, without those that libhdf5 reads."""
+        return self._reader._plan(self)
+
+    def run(self, ahead: ReadAhead | None = None) -> ReadStats:
+        """Fill the arrays, and return what it cost.
+
+        `ahead` knows what is read next, also from other files; by default, it knows this read alone.
+        """
+        reader = self._reader
+        if not len(self.request):
+            return ReadStats()
+        return reader._retrying(lambda: reader._run(self, ahead or ReadAhead(reader._times)))
+
+    def known_jobs(self, file: OpenFile) -> dict[str, list[Job]]:
+        """Return the jobs that are planned, by column; none if the file was opened again since."""
+        if self._file is not file:
+            self._file, self._jobs = file, {}
+        return self._jobs
+
+
 def _no_file() -> OpenFile | None:
     return None
+
+
+def read_all(reads: Sequence[Callable[[], FileRead]], times: ReadTimes | None = None) -> ReadStats:
+    """Run reads of many files, one after the other; hints about the next one begin before one ends.
+
+    Parameters
+    ----------
+    reads : sequence of callable
+        What opens a file and returns the read. It is called when it is needed: few files are open at a time.
+    times : ReadTimes, optional
+        The times of earlier reads of these files.
+
+    Returns
+    -------
+    ReadStats
+        What they cost.
+    """
+    stats = ReadStats()
+    opened: dict[int, FileRead] = {}
+
+    def read_of(number: int) -> FileRead:
+        if number not in opened:
+            opened[number] = reads[number]()
+        return opened[number]
+
+    ahead = ReadAhead(times, (partial(_extents, partial(read_of, number)) for number in range(len(reads))))
+    for number in range(len(reads)):
+        stats.add(read_of(number).run(ahead))
+        del opened[number]
+    return stats
+
+
+def hint_first(reads: Iterable[Callable[[], FileRead]], times: ReadTimes) -> None:
+    """Tell the storage about the first of some reads, which come later; parameters as in `read_all`."""
+    ReadAhead(times, (partial(_extents, read) for read in reads)).hint()
+
+
+def _extents(read: Callable[[], FileRead]) -> Extents:
+    return read().extents()

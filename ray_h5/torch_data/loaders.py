@@ -193,13 +193,25 @@ class H5DataLoader(DataLoader[Any]):
 
     def _in_threads(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
         waiting: deque[Future[list[_ReadBatch]]] = deque()
+        not_begun: deque[list[list[int]]] = deque()
+
+        def work(call: list[list[int]]) -> list[_ReadBatch]:
+            not_begun.popleft()  # threads begin calls in their order
+            if not_begun:
+                self.dataset.will_read(_indices(not_begun[0]))
+            return read(call)
+
+        def submit(call: list[list[int]]) -> None:
+            not_begun.append(call)
+            waiting.append(pool.submit(work, call))
+
         calls, in_time = self._calls(), True
         at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=copy_alone)
         try:
             # One call more than threads: a thread that is done has the next one at once.
             for call in itertools.islice(calls, self.threads + 1):
-                waiting.append(pool.submit(read, call))
+                submit(call)
             while waiting:
                 in_time = bool(wait([waiting[0]], self.timeout or None).done)
                 if not in_time:
@@ -210,7 +222,7 @@ class H5DataLoader(DataLoader[Any]):
                     )
                 batches = waiting.popleft().result()
                 for call in itertools.islice(calls, 1):
-                    waiting.append(pool.submit(read, call))
+                    submit(call)
                 yield batches
         finally:
             # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
@@ -220,7 +232,7 @@ class H5DataLoader(DataLoader[Any]):
     def _read(self, make: Callable[[dict[str, np.ndarray]], Any], call: list[list[int]]) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
         dataset: H5Dataset = self.dataset
-        indices = np.array([index for batch in call for index in batch], np.int64)
+        indices = _indices(call)
         arrays = dataset.read(indices, dataset.new_pinned(len(indices)) if self._pins else None)
         stops = itertools.accumulate(map(len, call))
         return [
@@ -247,6 +259,10 @@ class H5DataLoader(DataLoader[Any]):
     def _pinned(self, batch: Any) -> Any:
         """Pin tensors that were not read into pinned memory: those that were cast, or that a transform made."""
         return pin_memory(batch) if self._pins else batch
+
+
+def _indices(call: list[list[int]]) -> np.ndarray:
+    return np.array([index for batch in call for index in batch], np.int64)
 
 
 def _unchanged(read: Any) -> Any:

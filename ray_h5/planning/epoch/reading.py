@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.hdf5.reader import FileRead, read_all
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.index.file_table import FileTable
@@ -43,17 +45,16 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
         If a file, or a source of its columns or of the selection, changed since the plan was made.
     """
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
-    stats = ReadStats()
-    for file, places in by_file(plan.files, row_ids) if arrays or plan.selection is not None else ():
-        if not arrays:
-            check_state(
-                plan.files.path(file), plan.state(file)
-            )  # nothing is read of it, but its values may decide the selection
-            continue
-        with plan.open(file) as reader:
-            reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places)
-            stats.add(reader.stats)
-    return BlockRows(row_ids, arrays, stats)
+    if not arrays:
+        for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():
+            # Nothing is read of it, but its values may decide the selection.
+            check_state(plan.files.path(file), plan.state(file))
+        return BlockRows(row_ids, arrays)
+
+    def planned(file: int, places: np.ndarray) -> FileRead:
+        return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places)
+
+    return BlockRows(row_ids, arrays, read_all([partial(planned, *part) for part in by_file(plan.files, row_ids)]))
 
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:
