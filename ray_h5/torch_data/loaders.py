@@ -193,25 +193,19 @@ class H5DataLoader(DataLoader[Any]):
 
     def _in_threads(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
         waiting: deque[Future[list[_ReadBatch]]] = deque()
-        not_begun: deque[list[list[int]]] = deque()
+        calls, in_time = _with_later(self._calls(), self.threads), True
 
-        def work(call: list[list[int]]) -> list[_ReadBatch]:
-            not_begun.popleft()  # threads begin calls in their order
-            if not_begun:
-                self.dataset.will_read(_indices(not_begun[0]))
+        def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
+            if later is not None:
+                self.dataset.will_read(_indices(later))
             return read(call)
 
-        def submit(call: list[list[int]]) -> None:
-            not_begun.append(call)
-            waiting.append(pool.submit(work, call))
-
-        calls, in_time = self._calls(), True
         at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=copy_alone)
         try:
             # One call more than threads: a thread that is done has the next one at once.
-            for call in itertools.islice(calls, self.threads + 1):
-                submit(call)
+            for each in itertools.islice(calls, self.threads + 1):
+                waiting.append(pool.submit(work, *each))
             while waiting:
                 in_time = bool(wait([waiting[0]], self.timeout or None).done)
                 if not in_time:
@@ -221,8 +215,8 @@ class H5DataLoader(DataLoader[Any]):
                         "give it more time"
                     )
                 batches = waiting.popleft().result()
-                for call in itertools.islice(calls, 1):
-                    submit(call)
+                for each in itertools.islice(calls, 1):
+                    waiting.append(pool.submit(work, *each))
                 yield batches
         finally:
             # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
@@ -259,6 +253,18 @@ class H5DataLoader(DataLoader[Any]):
     def _pinned(self, batch: Any) -> Any:
         """Pin tensors that were not read into pinned memory: those that were cast, or that a transform made."""
         return pin_memory(batch) if self._pins else batch
+
+
+def _with_later(
+    calls: Iterator[list[list[int]]], distance: int
+) -> Iterator[tuple[list[list[int]], list[list[int]] | None]]:
+    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
+    window: deque[list[list[int]] | None] = deque(itertools.islice(calls, distance))
+    for later in itertools.chain(calls, itertools.repeat(None, distance)):
+        window.append(later)
+        call = window.popleft()
+        if call is not None:
+            yield call, later
 
 
 def _indices(call: list[list[int]]) -> np.ndarray:

@@ -12,50 +12,10 @@ from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading import ahead
 from ray_h5.hdf5.reading.jobs import Fetch, LongFetch, run_jobs
 from ray_h5.hdf5.reading.turn import Turn
-from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, write
 
 ROWS = 400
 SHUFFLED = np.random.default_rng(0).permutation(ROWS)
-
-
-class Disk:
-    """Records reads and hints in their order, and makes reads wait while `is_slow`."""
-
-    def __init__(self):
-        self.is_slow = False
-        self.events = []
-        self.reading = 0
-        self.most = 0
-
-    def hints(self):
-        return [extent for kind, *extent in self.events if kind == "hint"]
-
-
-@pytest.fixture
-def disk(monkeypatch):
-    """Reads take no time or 20 ms: on a busy machine any other read may take some, so these do not count."""
-    disk, read_into, will_need = Disk(), LocalFile.read_into, LocalFile.will_need
-    monkeypatch.setattr(ahead, "_MEMORY_S", 0.002)
-    monkeypatch.setattr(ahead, "_LONG_S", 0.002)
-    monkeypatch.setattr(ahead, "_HINT_S", 1e9)
-
-    def reading(self, offset, buffer):
-        disk.events.append(("read", offset, len(buffer)))
-        disk.reading += 1
-        disk.most = max(disk.most, disk.reading)
-        if disk.is_slow:
-            time.sleep(0.0025)
-        read_into(self, offset, buffer)
-        disk.reading -= 1
-
-    def hinted(self, offset, nbytes):
-        disk.events.append(("hint", offset, nbytes))
-        will_need(self, offset, nbytes)
-
-    monkeypatch.setattr(LocalFile, "read_into", reading)
-    monkeypatch.setattr(LocalFile, "will_need", hinted)
-    return disk
 
 
 def file_of(folder, name="a.h5", **options):
@@ -82,8 +42,8 @@ def test_reads_that_wait_are_hinted_ahead_and_return_the_same(tmp_path, disk, op
     disk.events.clear()
     rows = SHUFFLED[::3]
     assert_same(reader.read(["x"], rows)["x"], values[rows])
-    reads = [extent for kind, *extent in disk.events if kind == "read"]
-    assert disk.hints()
+    reads = disk.of("read")
+    assert disk.of("hint")
     done = 0
     for kind, *extent in disk.events:
         if kind == "read":
@@ -98,7 +58,7 @@ def test_there_are_no_hints_while_memory_answers(tmp_path, disk, options):
     reader = RowReader(path)
     for rows in (SHUFFLED, np.arange(ROWS)):
         assert_same(reader.read(["x"], rows)["x"], values[rows])
-    assert not disk.hints()
+    assert not disk.of("hint")
 
 
 def test_the_hints_end_when_reads_do_not_wait(tmp_path, disk):
@@ -108,13 +68,13 @@ def test_the_hints_end_when_reads_do_not_wait(tmp_path, disk):
     reader.read(["x"], SHUFFLED[:100])
     disk.is_slow = False
     reader.read(["x"], SHUFFLED)
-    assert disk.hints()
+    assert disk.of("hint")
     disk.events.clear()
     assert_same(reader.read(["x"], SHUFFLED)["x"], values[SHUFFLED])
-    assert not disk.hints()
+    assert not disk.of("hint")
     disk.is_slow = True
     reader.read(["x"], SHUFFLED[:100])
-    assert disk.hints()
+    assert disk.of("hint")
 
 
 def test_one_read_that_waits_begins_nothing(tmp_path, disk):
@@ -125,14 +85,14 @@ def test_one_read_that_waits_begins_nothing(tmp_path, disk):
         reader.read(["x"], [3])
         disk.is_slow = False
         reader.read(["x"], SHUFFLED)
-    assert not disk.hints()
+    assert not disk.of("hint")
 
 
 def test_threads_of_one_read_give_each_hint_once(tmp_path, disk):
     path, values = file_of(tmp_path, chunks=(1, 1200))
     disk.is_slow = True
     assert_same(RowReader(path, threads=4).read(["x"], SHUFFLED)["x"], values[SHUFFLED])
-    hints = [tuple(extent) for extent in disk.hints()]
+    hints = [tuple(extent) for extent in disk.of("hint")]
     assert len(set(hints)) == len(hints) > ROWS - 2 * ahead.AHEAD_READS
 
 
@@ -146,7 +106,7 @@ def test_hints_of_large_reads_are_few(tmp_path, disk):
     reader = RowReader(path)
     for _ in range(3):
         assert_same(reader.read(["x"], SHUFFLED[SHUFFLED < 8])["x"], values[SHUFFLED[SHUFFLED < 8]])
-    reads = [extent for kind, *extent in disk.events if kind == "read"]
+    reads = disk.of("read")
     done = 0
     given = []
     for kind, *extent in disk.events:
@@ -155,7 +115,7 @@ def test_hints_of_large_reads_are_few(tmp_path, disk):
             given = [each for each in given if each != extent]
         else:
             given.append(extent)
-            assert sum(nbytes for _, nbytes in given) <= (16 << 20) + 2 * max(nbytes for _, nbytes in reads)
+            assert sum(nbytes for *_, nbytes in given) <= (16 << 20) + 2 * max(nbytes for *_, nbytes in reads)
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -170,7 +130,7 @@ def test_a_system_without_hints_reads_the_same(tmp_path, disk, monkeypatch, gone
     path, values = file_of(tmp_path)
     disk.is_slow = True
     assert_same(RowReader(path).read(["x"], SHUFFLED[:100])["x"], values[SHUFFLED[:100]])
-    assert disk.hints()
+    assert disk.of("hint")
 
 
 # Whose turn it is ------------------------------------------------------------------------------
@@ -182,7 +142,7 @@ class Busy:
     def __init__(self):
         self.now = self.most = 0
 
-    def __call__(self, offset, nbytes, worker):
+    def __call__(self, *_):
         self.now += 1
         self.most = max(self.most, self.now)
         time.sleep(0.002)
@@ -217,10 +177,10 @@ def test_threads_whose_reads_wait_run_at_the_same_time(tmp_path, disk):
     assert disk.most == 1
 
 
-def test_a_thread_that_hangs_holds_no_other_one_up(monkeypatch):
+def test_a_thread_that_hangs_holds_no_other_one_up():
     held, done = threading.Event(), threading.Event()
 
-    def hang(offset, nbytes, worker):
+    def hang(*_):
         held.set()
         assert done.wait(30)
 
@@ -229,7 +189,7 @@ def test_a_thread_that_hangs_holds_no_other_one_up(monkeypatch):
     assert held.wait(10)
     began = time.monotonic()
     for _ in range(100):
-        run_jobs([Fetch(lambda offset, nbytes, worker: None, 0, 1)], 1)
+        run_jobs([Fetch(lambda *_: None, 0, 1)], 1)
     assert time.monotonic() - began < 5  # it waits once, not for each read
     done.set()
     thread.join(10)
@@ -238,7 +198,7 @@ def test_a_thread_that_hangs_holds_no_other_one_up(monkeypatch):
 
 
 def test_a_job_that_fails_gives_its_turn_up():
-    def fail(offset, nbytes, worker):
+    def fail(*_):
         raise ValueError("it failed")
 
     for _ in range(3):
