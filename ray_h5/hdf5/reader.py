@@ -6,8 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +15,7 @@ from ray_h5.errors import OptionError, TransientIOError, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.file_reads import FileRead
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
@@ -24,7 +23,7 @@ from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
-from ray_h5.hdf5.reading.coalesce import Request, request_of
+from ray_h5.hdf5.reading.coalesce import request_of
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
 from ray_h5.messages import near_names
@@ -199,11 +198,15 @@ class RowReader:
             return {}
         wanted = as_request(rows, common_rows(self.path, layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        FileRead(self, out, wanted).run()
+        self._run(FileRead(self, out, rows, None, wanted))
         return out
 
     def read_into(
-        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        planned: FileRead | None = None,
     ) -> None:
         """Read rows into existing arrays.
 
@@ -216,6 +219,8 @@ class RowReader:
             Rows, as in `read`.
         places : sequence or array of int, optional
             ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+        planned : FileRead, optional
+            What `planned` returned for these arguments.
 
         Raises
         ------
@@ -223,19 +228,20 @@ class RowReader:
             If a row is not in the file, or the rows do not fit into an array.
         """
         if out:
-            self.planned(out, rows, places).run()
+            self._run(self.planned(out, rows, places) if planned is None else planned)
 
     def planned(
         self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
     ) -> FileRead:
-        """Return what `read_into` does, to be done later; parameters and errors as there."""
+        """Return the read that `read_into` does, to be done later; parameters and errors as there."""
         layouts = self.find(list(out))
         # With places, rows are listed one by one: a slice would lose which place each has.
         places = None if places is None else as_places(places)
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
-        return FileRead(self, out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
+        request = request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted
+        return FileRead(self, out, rows, places, request)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file.
@@ -268,32 +274,35 @@ class RowReader:
             self._check_sources(file, found)
         return found, absent
 
-    def _plan(self, read: FileRead) -> Extents:
+    def plan(self, read: FileRead) -> Extents:
         """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
         file = self._file()
+        known = read.jobs_of(file)
         with file.library() as library:
-            readers = {name: file.reader(name, library) for name in read.out}
-            for name, reader in readers.items():
+            for name, array in read.out.items():
+                reader = file.reader(name, library)
                 if isinstance(reader, DirectColumn):
-                    read.known_jobs(file)[name] = reader.jobs(read.request, read.out[name], library)
-        return Extents(file.byte_source, ranges_of(list(chain(*read.known_jobs(file).values()))))
+                    known[name] = reader.jobs(read.request, array, library)
+        return Extents(file.byte_source, ranges_of([job for jobs in known.values() for job in jobs]))
 
-    def _run(self, read: FileRead, ahead: ReadAhead) -> ReadStats:
+    def _run(self, read: FileRead) -> None:
+        if len(read.request):
+            self._retrying(lambda: self._read(read, read.ahead or ReadAhead(self._times)))
+
+    def _read(self, read: FileRead, ahead: ReadAhead) -> None:
         file, out = self._file(), read.out
         jobs: list[Job] = []
         with file.library() as library:
             readers = {name: file.reader(name, library) for name in out}
             self._check_sources(file, out)
             file.check_unchanged(out)  # before anything is read: an early error is cheaper
-            known = read.known_jobs(file)
+            known = read.jobs_of(file)
             for name, array in out.items():
                 jobs += known[name] if name in known else readers[name].jobs(read.request, array, library)
             ahead.begin(lambda: Extents(file.byte_source, ranges_of(jobs)))
-            stats = run_jobs(jobs, self.threads, ahead)
-        self.stats.add(stats)
+            self.stats.add(run_jobs(jobs, self.threads, ahead))
         # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
         file.check_unchanged(out)
-        return stats
 
     def _file(self) -> OpenFile:
         if self._closed:
@@ -377,87 +386,5 @@ class RowReader:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
 
 
-class FileRead:
-    """A read of rows of one file into arrays. It is planned before it runs where hints need its byte ranges.
-
-    Parameters
-    ----------
-    reader : RowReader
-        The file.
-    out : mapping of str to numpy.ndarray
-        The arrays to fill.
-    request : Request
-        The rows, and their places in the arrays.
-    """
-
-    __slots__ = ("_file", "_jobs", "_reader", "out", "request")
-
-    def __init__(self, reader: RowReader, out: Mapping[str, np.ndarray], request: Request) -> None:
-        self._reader = reader
-        self.out = out
-        self.request = request
-        self._file: OpenFile | None = None
-        self._jobs: dict[str, list[Job]] = {}
-
-    def extents(self) -> Extents:
-        """Plan the read, and return the byte ranges that it fetches, without those that libhdf5 reads."""
-        return self._reader._plan(self)
-
-    def run(self, ahead: ReadAhead | None = None) -> ReadStats:
-        """Fill the arrays, and return what it cost.
-
-        `ahead` knows what is read next, also from other files; by default, it knows this read alone.
-        """
-        reader = self._reader
-        if not len(self.request):
-            return ReadStats()
-        return reader._retrying(lambda: reader._run(self, ahead or ReadAhead(reader._times)))
-
-    def known_jobs(self, file: OpenFile) -> dict[str, list[Job]]:
-        """Return the jobs that are planned, by column; none if the file was opened again since."""
-        if self._file is not file:
-            self._file, self._jobs = file, {}
-        return self._jobs
-
-
 def _no_file() -> OpenFile | None:
     return None
-
-
-def read_all(reads: Sequence[Callable[[], FileRead]], times: ReadTimes | None = None) -> ReadStats:
-    """Run reads of many files, one after the other; hints about the next one begin before one ends.
-
-    Parameters
-    ----------
-    reads : sequence of callable
-        What opens a file and returns the read. It is called when it is needed: few files are open at a time.
-    times : ReadTimes, optional
-        The times of earlier reads of these files.
-
-    Returns
-    -------
-    ReadStats
-        What they cost.
-    """
-    stats = ReadStats()
-    opened: dict[int, FileRead] = {}
-
-    def read_of(number: int) -> FileRead:
-        if number not in opened:
-            opened[number] = reads[number]()
-        return opened[number]
-
-    ahead = ReadAhead(times, (partial(_extents, partial(read_of, number)) for number in range(len(reads))))
-    for number in range(len(reads)):
-        stats.add(read_of(number).run(ahead))
-        del opened[number]
-    return stats
-
-
-def hint_first(reads: Iterable[Callable[[], FileRead]], times: ReadTimes) -> None:
-    """Tell the storage about the first of some reads, which come later; parameters as in `read_all`."""
-    ReadAhead(times, (partial(_extents, read) for read in reads)).hint()
-
-
-def _extents(read: Callable[[], FileRead]) -> Extents:
-    return read().extents()

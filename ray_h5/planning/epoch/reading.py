@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.reader import FileRead, read_all
+from ray_h5.hdf5.file_reads import FileRead, run_reads
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.index.file_table import FileTable
@@ -54,7 +54,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
     def planned(file: int, places: np.ndarray) -> FileRead:
         return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places)
 
-    return BlockRows(row_ids, arrays, read_all([partial(planned, *part) for part in by_file(plan.files, row_ids)]))
+    return BlockRows(row_ids, arrays, run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)]))
 
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.reader import FileRead, RowReader, hint_first, read_all
+from ray_h5.hdf5.file_reads import FileRead, hint_first, run_reads
+from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
@@ -202,7 +203,7 @@ class RowSource:
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         # The reader looks at the state of each file before and after.
-        read_all(self._planned_reads(out, row_ids, places), self._times)
+        run_reads(self._planned_reads(out, row_ids, places), self._times)
 
     def _planned_reads(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray
