@@ -60,6 +60,7 @@ def _bench(module: str, name: str) -> Callable[[BenchOptions], list[Result]]:
 BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType(
     {
         "augment": _bench("augment", "augment"),
+        "cold": _bench("cold", "cold"),
         "filter": _bench("filtering", "filter"),
         "fit": _bench("fit", "fit"),
         "gpu": _bench("gpu", "gpu"),

@@ -250,6 +250,11 @@ class H5Dataset(BatchedDataset):
             for batch, stop in zip(batches, stops, strict=True)
         ]
 
+    def will_read(self, indices: np.ndarray) -> None:
+        """Take the hint that these samples are read next; it does nothing while reads do not wait."""
+        if not self._closed:
+            self._source.will_read(indices)
+
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         batch = batch_of(arrays, self._whole(arrays), sample_of if self.padding is None else unpadded_sample_of)
