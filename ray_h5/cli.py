@@ -62,6 +62,12 @@ def _add_index(commands: Any) -> None:
     index.add_argument(
         "--dtypes", nargs="+", type=_cast, default=[], metavar="NAME=DTYPE", help="the dtypes of read_h5"
     )
+    index.add_argument(
+        "--casting",
+        choices=["checked", "unsafe"],
+        default="checked",
+        help="the casting of read_h5 (default: %(default)s)",
+    )
     index.set_defaults(run=_index)
 
 
@@ -84,7 +90,8 @@ def _add_bench(commands: Any) -> None:
 
 def _index(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    index = files_of(arguments, dtypes=dict(arguments.dtypes), index_dir=arguments.dir).index(arguments.columns)
+    casts = {"dtypes": dict(arguments.dtypes), "casting": arguments.casting}
+    index = files_of(arguments, **casts, index_dir=arguments.dir).index(arguments.columns)
     found = index.look_up(arguments.values)
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""

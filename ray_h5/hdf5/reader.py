@@ -21,6 +21,7 @@ from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
+from ray_h5.hdf5.reading.casting import Casting, LostValue, as_casting, cast_error, checked
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, run_jobs
 from ray_h5.messages import near_names
@@ -198,24 +199,33 @@ class RowReader:
         return out
 
     def read_into(
-        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
         """Read rows into existing arrays.
 
         Parameters
         ----------
         out : mapping of str to numpy.ndarray
-            An array for each column. If its dtype is another one than the column's, values are cast
-            as by ``astype``, chunk by chunk.
+            An array for each column. If its dtype is another one than the column's, values are cast chunk by chunk.
         rows : slice, or sequence or array of int or bool
             Rows, as in `read`.
         places : sequence or array of int, optional
             ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+        casting : {"checked", "unsafe"}, or mapping of str to it
+            Whether a value that is lost in the dtype of its array is an error, or is cast as by ``astype``. A float may
+            be rounded to another float. A mapping has columns; the others are checked.
 
         Raises
         ------
         RowIndexError, OptionError
             If a row is not in the file, or the rows do not fit into an array.
+        CastError
+            If a value of one of the rows is lost. The arrays then hold part of the rows.
         """
         if not out:
             return
@@ -225,6 +235,9 @@ class RowReader:
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
+        given = casting if isinstance(casting, Mapping) else dict.fromkeys(out, casting)
+        for name in (name for name in out if as_casting(given.get(name, "checked")) == "checked"):
+            out = {**out, name: checked(name, out[name], layouts[name].dtype)}
         self._fill(out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
@@ -269,9 +282,15 @@ class RowReader:
             readers = {name: file.reader(name, library) for name in out}
             self._check_sources(file, out)
             file.check_unchanged(out)  # before anything is read: an early error is cheaper
-            for name, array in out.items():
-                jobs += readers[name].jobs(request, array, library)
-            self.stats.add(run_jobs(jobs, self.threads))
+            try:
+                for name, array in out.items():
+                    jobs += readers[name].jobs(request, array, library)
+                self.stats.add(run_jobs(jobs, self.threads))
+            except LostValue as exc:
+                listed = request.listed()
+                row = listed.rows[listed.places == exc.place][0]
+                where = f"{self.path}: column {exc.column!r}, row {row}"
+                raise cast_error(where, exc.value, out[exc.column].dtype) from None
         # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
         file.check_unchanged(out)
 

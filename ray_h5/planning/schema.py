@@ -12,6 +12,7 @@ import pyarrow as pa
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.metadata.dtypes import as_dtype
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
@@ -46,6 +47,8 @@ class ColumnSpec:
         For lists: dtype of their elements.
     as_bytes : bool
         For strings: deliver the bytes, which need not be UTF-8.
+    unsafe : bool
+        For numbers that are cast: values that `dtype` cannot hold are no error.
     """
 
     name: str
@@ -54,6 +57,12 @@ class ColumnSpec:
     row_shape: tuple[int, ...]
     element: np.dtype | None = None
     as_bytes: bool = False
+    unsafe: bool = False
+
+    @property
+    def casting(self) -> Casting:
+        """How values are cast to `dtype`."""
+        return "unsafe" if self.unsafe else "checked"
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -117,7 +126,7 @@ class ColumnSpec:
         # The fields of compound values may have other offsets in another file.
         return self.value_type == stored.value_type or (self.kind == "string" and self.as_bytes)
 
-    def cast(self, dtype: object) -> ColumnSpec:
+    def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
         if dtype is None:  # numpy takes it for float64
             raise OptionError(
@@ -134,7 +143,8 @@ class ColumnSpec:
             raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
-        return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
+        kind: Kind = "bool" if wanted.kind == "b" else "number"
+        return replace(self, dtype=wanted.newbyteorder("="), kind=kind, unsafe=casting == "unsafe")
 
     def __str__(self) -> str:
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
@@ -145,12 +155,13 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class Cast:
-    """The casts while columns are read: `dtypes` has the dtypes of the columns that are cast."""
+    """The casts while columns are read: the dtypes of columns, and whether a lost value is an error."""
 
     dtypes: Mapping[str, object] = field(default_factory=dict)
+    casting: Casting = "checked"
 
     def __call__(self, spec: ColumnSpec) -> ColumnSpec:
-        return spec.cast(self.dtypes[spec.name]) if spec.name in self.dtypes else spec
+        return spec.cast(self.dtypes[spec.name], self.casting) if spec.name in self.dtypes else spec
 
 
 def scalar_to_arrow(

@@ -14,6 +14,7 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import no_column
 from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
 from ray_h5.planning.epoch.cost import describe
@@ -53,6 +54,8 @@ class H5Datasource(Datasource):
         The HDF5 group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         Dtypes that read tasks cast columns to; ``bytes`` for strings that are not UTF-8.
+    casting : {"checked", "unsafe"}
+        As for `read_h5`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         The order of an epoch; None keeps the order of the files.
     tail, tail_rows, filesystem, file_extensions, ignore_missing_paths
@@ -86,6 +89,7 @@ class H5Datasource(Datasource):
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
         dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        casting: Casting = "checked",
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
@@ -109,6 +113,7 @@ class H5Datasource(Datasource):
             paths,
             group=group,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,

@@ -16,6 +16,7 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -144,6 +145,7 @@ def kfold(
     *,
     hdf5_group: str = "/",
     dtypes: Mapping[str, object] | None = None,
+    casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
     filesystem: object = None,
@@ -166,7 +168,7 @@ def kfold(
         The seed that folds are drawn with.
     hdf5_group : str
         The HDF5 group that column names are relative to.
-    dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    dtypes, casting, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
 
     Raises
@@ -178,6 +180,7 @@ def kfold(
         paths,
         group=hdf5_group,
         dtypes=dtypes,
+        casting=casting,
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,

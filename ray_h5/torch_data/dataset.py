@@ -13,6 +13,7 @@ import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.arguments import as_names
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
@@ -70,6 +71,9 @@ class H5Dataset(BatchedDataset):
         The group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
+        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : path-like, optional
@@ -117,6 +121,7 @@ class H5Dataset(BatchedDataset):
         *,
         group: str = "/",
         dtypes: Mapping[str, object] | None = None,
+        casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
@@ -130,6 +135,7 @@ class H5Dataset(BatchedDataset):
             paths,
             group=group,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,

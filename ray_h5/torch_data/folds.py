@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow.compute as pc
 
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -21,6 +22,7 @@ def kfold(
     *,
     hdf5_group: str = "/",
     dtypes: Mapping[str, object] | None = None,
+    casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
     filesystem: object = None,
@@ -43,7 +45,7 @@ def kfold(
         Seed of the folds, which are the same as those of ``ray_h5.kfold``.
     hdf5_group : str
         The group of the files that column names are relative to.
-    dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    dtypes, casting, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
@@ -60,6 +62,7 @@ def kfold(
         paths,
         group=hdf5_group,
         dtypes=dtypes,
+        casting=casting,
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,

@@ -51,7 +51,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
             )  # nothing is read of it, but its values may decide the selection
             continue
         with plan.open(file) as reader:
-            reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places)
+            reader.read_into(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)
             stats.add(reader.stats)
     return BlockRows(row_ids, arrays, stats)
 

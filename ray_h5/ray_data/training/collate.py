@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from ray.data.collate_fn import NumpyBatchCollateFn
 
-from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.messages import no_column
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
@@ -33,6 +34,8 @@ class TorchCollate(NumpyBatchCollateFn):
         ``torch.bfloat16`` and ``torch.float16`` are for mixed precision. By default dtypes stay as they are.
     pin_memory : bool
         Put tensors into page-locked memory, from which a GPU copies while it computes.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `read_h5`.
 
     Raises
     ------
@@ -40,7 +43,13 @@ class TorchCollate(NumpyBatchCollateFn):
         If torch does not have a dtype, or there is no accelerator to pin memory for.
     """
 
-    def __init__(self, dtypes: Dtype | Mapping[str, Dtype] | None = None, pin_memory: bool = False) -> None:
+    def __init__(
+        self,
+        dtypes: Dtype | Mapping[str, Dtype] | None = None,
+        pin_memory: bool = False,
+        casting: Casting = "checked",
+    ) -> None:
+        self._is_checked = as_casting(casting) == "checked"
         self._dtypes: torch.dtype | dict[str, torch.dtype] | None
         if isinstance(dtypes, Mapping):
             self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
@@ -77,8 +86,40 @@ class TorchCollate(NumpyBatchCollateFn):
                 raise UnsupportedColumnError(
                     f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"
                 )
-            tensor = tensor.to(dtype)
+            tensor = _cast(name, values, tensor, dtype) if self._is_checked else tensor.to(dtype)
         return tensor.pin_memory() if self._pin else tensor
+
+
+def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor of another dtype.
+
+    Raises
+    ------
+    CastError
+        If the dtype cannot hold a value, by the rules of `read_h5`.
+    """
+    cast = tensor.to(dtype)
+    wanted = _numpy_dtype(dtype)
+    if wanted is not None:
+        found = lost(values, wanted)
+    elif values.dtype.kind in "fc":  # numpy has no bfloat16
+        found = np.isfinite(values) & ~torch.isfinite(cast).numpy()
+    else:
+        found = cast.double().numpy() != values
+    if found.any():
+        raise CastError(
+            f"dtypes: column {name!r}: {values[found][0]} cannot be cast to {dtype}, which has no such value. Choose a "
+            f"dtype that holds it; or {UNSAFE}."
+        )
+    return cast
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype | None:
+    """Return the dtype of numpy for one of torch; None where numpy has none."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except (TypeError, RuntimeError):
+        return None
 
 
 def _as_dtype(dtype: object, where: str = "") -> torch.dtype:

@@ -66,8 +66,8 @@ class CombinedHDF5Dataset(H5Dataset):
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
-        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`
-        and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
+        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`,
+        `casting` and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
         of `kfold`: it has to hold too, for the values as the files store them.
 
     Raises
@@ -202,7 +202,7 @@ class CombinedHDF5Dataset(H5Dataset):
         return True
 
     def _cast(self, cast: Cast) -> Cast:
-        return _FloatsOrBool(cast.dtypes, _NUMPY_DTYPES.get(self.dtype, np.float32))
+        return _FloatsOrBool(cast.dtypes, cast.casting, _NUMPY_DTYPES.get(self.dtype, np.float32))
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -235,7 +235,8 @@ class _FloatsOrBool(Cast):
                 f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
                 "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
             )
-        return spec.cast(bool if spec.name in _BOOLS else self.floats)
+        # A label that is not 0 is True, whatever it is.
+        return spec.cast(bool, "unsafe") if spec.name in _BOOLS else spec.cast(self.floats, self.casting)
 
 
 def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:

@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.casting import Casting, as_casting
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
@@ -62,6 +63,8 @@ class H5LazyDataset(BatchedDataset):
     swmr : bool
         Also read a file to which a writer in SWMR mode adds rows: those that existed when the dataset was
         made. It has no effect for other files.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
 
     Raises
     ------
@@ -89,6 +92,7 @@ class H5LazyDataset(BatchedDataset):
         rdcc_nslots: int = RDCC_NSLOTS,
         rdcc_w0: float = RDCC_W0,
         swmr: bool = True,
+        casting: Casting = "checked",
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.path = one_path(path, type(self).__name__)
@@ -98,6 +102,7 @@ class H5LazyDataset(BatchedDataset):
         self.target_transform = target_transform
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr = swmr
+        self.casting = as_casting(casting)
         self._open = PerProcess(_OpenPair)
         self._closed = False
         reader, live = open_reader(self.path, swmr)
@@ -179,10 +184,10 @@ class H5LazyDataset(BatchedDataset):
         # column before the other: they are not read as columns of one length.
         first = 1 if is_live else len(names)
         at_once = {names[i]: out[i] for i in reversed(range(first))}
-        reader.read_into(at_once, rows, places)
+        reader.read_into(at_once, rows, places, casting=self.casting)
         for i, name in enumerate(names):
             if at_once.get(name) is not out[i]:
-                reader.read_into({name: out[i]}, rows, places)
+                reader.read_into({name: out[i]}, rows, places, casting=self.casting)
 
     def _sample(self, values: list[Any]) -> Any:
         return apply_transforms((self.transform, self.target_transform), values)
