@@ -16,8 +16,8 @@ from ray_h5.planning.predicates.criteria import where
 def kfold(
     paths: PathLike | Sequence[PathLike],
     k: int,
-    group: str = "guid",
-    stratify: str | None = "cs_label",
+    group: str | None = None,
+    stratify: str | None = None,
     seed: int = 0,
     *,
     hdf5_group: str = "/",
@@ -37,8 +37,9 @@ def kfold(
         As for `H5Dataset`.
     k : int
         Folds.
-    group : str
-        A column. Rows with the same value, such as those of one patient, are in the same fold.
+    group : str, optional
+        A column. Rows with the same value, such as those of one patient, are in the same fold. None draws each row
+        alone: rows that resemble each other are then in training and in validation.
     stratify : str, optional
         A column whose values occur in each fold in about the same proportions.
     seed : int
@@ -51,11 +52,11 @@ def kfold(
     Raises
     ------
     OptionError
-        If `group` has fewer values than folds, or is no name.
+        If `group` has fewer values than folds, or there are fewer rows.
 
     Examples
     --------
-    >>> for train, valid in kfold("data/*.h5", 4):  # doctest: +SKIP
+    >>> for train, valid in kfold("data/*.h5", 4, group="patient", stratify="label"):  # doctest: +SKIP
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
     files = FileOptions.of(

@@ -185,7 +185,7 @@ def test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once(files, monkeypat
 
 
 def test_folds_are_those_of_planning_and_never_part_a_patient(files):
-    folds = kfold(files, 3, seed=1)
+    folds = kfold(files, 3, "guid", "cs_label", seed=1)
     assert len(folds) == 3
     seen = []
     for train, valid in folds:

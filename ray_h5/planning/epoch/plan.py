@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
@@ -77,7 +77,7 @@ class ReadPlan(ComparedByContent):
         return sum(column.row_bytes for column in self.columns)
 
     @cached_property
-    def read_options(self) -> dict[str, Mapping[str, Casting]]:
+    def read_options(self) -> dict[str, Any]:
         """Options of `RowReader.read_into`: the columns whose casts are not checked, if there are any."""
         unsafe = {column.name: column.casting for column in self.columns if column.unsafe}
         return {"casting": unsafe} if unsafe else {}

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 
 import numpy as np
@@ -27,6 +27,7 @@ from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
+from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.storage.byte_source import FileIdentity
@@ -132,6 +133,7 @@ class RowIndex(ComparedByContent):
         StaleIndexError, MissingSourceError
             If a file, or another that the columns come from, is no longer as it was.
         """
+        self._compute(columns)
         known = self.found.value.values
         absent = tuple(spec for spec in columns if spec not in known)
         if len(absent) < len(columns):
@@ -146,6 +148,14 @@ class RowIndex(ComparedByContent):
             self.found.update(lambda found: found.with_values(new))
             known = {**known, **new}
         return {spec.name: known[spec] for spec in columns}
+
+    def _compute(self, columns: Sequence[ColumnSpec]) -> None:
+        """Find the virtual columns that are not computed file by file."""
+        for spec in columns:
+            column, criterion = parse_virtual(spec.name) or ("", None)
+            if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
+                values = compute_from_index(self, column, criterion)
+                self.found.update(partial(Found.with_values, values={spec: values}))
 
     @property
     def looked_up(self) -> list[str]:

@@ -396,12 +396,12 @@ def test_text_compared_with_numbers_says_how_to_write_the_value():
     names = pa.array(["a"], pa.large_string())
     columns = {"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]}
     for criterion in ({"epoch": "10"}, {"epoch": ["x"]}):
-        with pytest.raises(PredicateError, match=r"float is compared with numbers only; write 10 in place of '10'"):
+        with pytest.raises(PredicateError, match=r"holds numbers, which are compared with numbers only"):
             evaluate(where(**criterion), columns, 1)
-    for criterion in ({"guid": 3}, {"guid": 1}, {"guid": [3, 4]}, {"guid": 1.5}, {"guid": between(1, 2)}):
-        with pytest.raises(PredicateError, match=r"large_string is compared with text only; write '3' in place of 3"):
+    for criterion in ({"guid": 3}, {"guid": [3, 4]}, {"guid": between(3, 4)}):
+        with pytest.raises(PredicateError, match="which is compared with text only: write '3' in place of 3"):
             evaluate(where(**criterion), columns, 1)
-    with pytest.raises(PredicateError, match=r"input types \(date32\[day\], string\)"):
+    with pytest.raises(PredicateError, match="'day' holds times, which are compared with times only"):
         evaluate(where(day="x"), columns, 1)
 
 

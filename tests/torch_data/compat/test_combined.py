@@ -403,7 +403,7 @@ def test_values_in_rows_of_one(tmp_path):
 
 def test_a_predicate_goes_with_the_criteria(files):
     seen = []
-    for train, valid in kfold(files, 3, stratify="cs_label"):
+    for train, valid in kfold(files, 3, group="guid", stratify="cs_label"):
         parts = [chosen(files, predicate=rows, bg_label=False) for rows in (train, valid)]
         assert sorted(parts[0] + parts[1]) == [i for i in ALL if i % 7]
         assert not {i // 4 for i in parts[0]} & {i // 4 for i in parts[1]}
