@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -230,7 +231,11 @@ def build_index(
     wanted = None if columns is None else tuple(dict.fromkeys(as_names(columns)))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
-    index = _build(paths, wanted, lookup or Lookup(), cast or Cast())
+    lookup, cast = lookup or Lookup(), cast or Cast()
+    try:
+        index = _build(paths, wanted, lookup, cast)
+    except (NotHDF5Error, SchemaMismatchError) as exc:
+        index = _without_empty(paths, wanted, lookup, cast, exc)
     index.find(list(index.cast.dtypes))  # raises for a column that no file has
     return index
 
@@ -247,6 +252,38 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
     return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)))
+
+
+def _without_empty(
+    paths: Sequence[str], wanted: tuple[str, ...] | None, lookup: Lookup, cast: Cast, refused: RayH5Error
+) -> RowIndex:
+    """Return the index of the files that hold something, with a warning about the others.
+
+    A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
+    either.
+    """
+    empty = {path: why for path in paths[:_MAX_LOOKED_AT] if (why := _why_empty(path, lookup.scope))}
+    filled = [path for path in paths if path not in empty]
+    if not filled or not empty:
+        raise refused
+    try:
+        index = _build(filled, wanted, lookup, cast)
+    except (NotHDF5Error, SchemaMismatchError):
+        raise refused from None
+    shown = few([f"{path} ({why})" for path, why in empty.items()], _MAX_LISTED)
+    counts = len(empty), len(paths)
+    logger.warning("left out %d of %d files, which are empty: %s; write them again, or leave them out", *counts, shown)
+    return index
+
+
+def _why_empty(path: str, scope: Scope) -> str:
+    with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
+        if os.path.getsize(path) == 0:
+            return "0 bytes"
+        with scope.open(path) as reader:
+            if not reader.layout.columns and not reader.layout.refused:
+                return "no dataset"
+    return ""
 
 
 def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
