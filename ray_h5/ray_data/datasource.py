@@ -21,6 +21,7 @@ from ray_h5.planning.epoch.cost import describe
 from ray_h5.planning.epoch.plan import ReadPlan, make_plan
 from ray_h5.planning.epoch.position import Remainder
 from ray_h5.planning.files import FileOptions
+from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.planning.schema import ColumnSpec
@@ -123,6 +124,7 @@ class H5Datasource(Datasource):
         )
         self._local_only = files.local_only
         self._index = files.index(columns, in_tasks)
+        warn_of_surprises(self._index, columns)
         self._delivered = self._index.delivered
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)

@@ -21,6 +21,7 @@ from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
+from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.schema import Cast
@@ -155,6 +156,7 @@ class H5Dataset(BatchedDataset):
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)
+        warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
         selection = self._select(predicate)

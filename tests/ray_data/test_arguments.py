@@ -84,14 +84,15 @@ def test_an_order_that_never_changes_is_not_promised():
 def test_a_tail_that_is_misspelt_says_so(rows):
     with pytest.raises(OptionError, match=r"tail='dropp': expected 'keep', 'drop' or 'pad'; did you mean 'drop'\?"):
         as_tail("dropp", rows)
-    with pytest.raises(OptionError, match="tail=None: expected 'keep', 'drop' or 'pad'$"):
+    with pytest.raises(OptionError, match=r"tail=None: expected 'keep', 'drop' or 'pad'$"):
         as_tail(None, rows)
 
 
+@pytest.mark.usefixtures("ray_local")
 def test_a_dataset_in_place_of_its_name_is_not_printed():
     ds = ray.data.range(3)
     for call in (lambda: train_batches(ds, 0, batch_size=2), lambda: set_epoch(ds, 0)):
-        with pytest.raises(OptionError, match="expected the name of a dataset, .* found a .*Dataset") as caught:
+        with pytest.raises(OptionError, match=r"expected the name of a dataset, .* found a .*Dataset") as caught:
             call()
         assert len(str(caught.value).splitlines()) == 1
         assert "read_h5(..., name='train')" in str(caught.value)

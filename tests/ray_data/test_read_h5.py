@@ -372,3 +372,19 @@ def test_the_datasource_takes_what_read_h5_takes(signals, tmp_path):
     for wrong in ({"columns": "label"}, {"shuffle": "row"}, {"tail": "drop"}, {"dtypes": ["f4"]}, {"group": None}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))}|Shuffle"):
             ray_h5.H5Datasource(first, **wrong)
+
+
+def test_what_files_hold_is_told_once(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(5):
+            file[f"demo_{i}/t2m"] = np.zeros(9, "i2")
+            file[f"demo_{i}/t2m"].attrs["scale_factor"] = 0.5
+    for _ in range(2):
+        ds = ray_h5.read_h5(str(tmp_path / "a.h5"))
+        ds.filter(expr=ray_h5.where(**{"demo_0/t2m": 0})).count()
+    found = [
+        each.getMessage() for each in caplog.records if each.name.startswith("ray_h5") and each.levelname == "WARNING"
+    ]
+    assert len(found) == 2
+    assert "demo_0 ... demo_4: 5 groups alike" in found[0]
+    assert "demo_0/t2m: compute value * 0.5; " in found[1]

@@ -278,7 +278,7 @@ def _without_empty(
 
 def _why_empty(path: str, scope: Scope) -> str:
     with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
-        if os.path.getsize(path) == 0:
+        if os.stat(path).st_size == 0:
             return "0 bytes"
         with scope.open(path) as reader:
             if not reader.layout.columns and not reader.layout.refused:

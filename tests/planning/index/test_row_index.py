@@ -465,7 +465,7 @@ def test_an_empty_file_is_left_out_with_a_warning(five_files, tmp_path, caplog, 
     assert f"{path} ({'0 bytes' if kind == 'no bytes' else 'no dataset'})" in warning
 
 
-def test_files_that_are_all_empty_or_not_hdf5_are_an_error(five_files, tmp_path, caplog):
+def test_files_that_are_all_empty_or_not_hdf5_are_an_error(five_files, tmp_path):
     for name in ("a.h5", "b.h5"):
         (tmp_path / name).touch()
     with pytest.raises(NotHDF5Error, match="empty"):
