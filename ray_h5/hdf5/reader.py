@@ -235,9 +235,11 @@ class RowReader:
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
-        given = casting if isinstance(casting, Mapping) else dict.fromkeys(out, casting)
-        for name in (name for name in out if as_casting(given.get(name, "checked")) == "checked"):
-            out = {**out, name: checked(name, out[name], layouts[name].dtype)}
+        if not isinstance(casting, Mapping):
+            casting = dict.fromkeys(out, as_casting(casting))
+        out = {
+            name: checked(name, array, layouts[name].dtype, casting.get(name, "checked")) for name, array in out.items()
+        }
         self._fill(out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:

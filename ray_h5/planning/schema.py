@@ -47,8 +47,8 @@ class ColumnSpec:
         For lists: dtype of their elements.
     as_bytes : bool
         For strings: deliver the bytes, which need not be UTF-8.
-    unsafe : bool
-        For numbers that are cast: values that `dtype` cannot hold are no error.
+    casting : {"checked", "rounded", "unsafe"}
+        For numbers that are cast: whether values that `dtype` cannot hold are an error.
     """
 
     name: str
@@ -57,12 +57,7 @@ class ColumnSpec:
     row_shape: tuple[int, ...]
     element: np.dtype | None = None
     as_bytes: bool = False
-    unsafe: bool = False
-
-    @property
-    def casting(self) -> Casting:
-        """How values are cast to `dtype`."""
-        return "unsafe" if self.unsafe else "checked"
+    casting: Casting = "checked"
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -144,7 +139,7 @@ class ColumnSpec:
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         kind: Kind = "bool" if wanted.kind == "b" else "number"
-        return replace(self, dtype=wanted.newbyteorder("="), kind=kind, unsafe=casting == "unsafe")
+        return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
 
     def __str__(self) -> str:
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind

@@ -9,8 +9,11 @@ import numpy as np
 
 from ray_h5.errors import CastError, OptionError
 
-Casting: TypeAlias = Literal["checked", "unsafe"]
-"""How values are cast: ``checked`` raises for a value that is lost, ``unsafe`` casts as numpy's ``astype``."""
+Casting: TypeAlias = Literal["checked", "rounded", "unsafe"]
+"""How values are cast: ``checked`` raises for a value that is lost, ``unsafe`` casts as numpy's ``astype``.
+
+``rounded`` is checked, except that a float may round an integer. It is for datasets that make floats of all numbers.
+"""
 
 _PIECE = 1 << 16
 """Values that are looked at together: what is computed of them stays in the cache of the CPU."""
@@ -46,10 +49,11 @@ class CheckedOutput(np.ndarray):
     """
 
     column = ""
+    casting: Casting = "checked"
 
     def __setitem__(self, where: Any, values: Any) -> None:
         values = np.asarray(values)
-        at = _first_lost(values, self.dtype)
+        at = _first_lost(values, self.dtype, self.casting)
         if at is not None:
             rows = np.arange(len(self))[where[0] if isinstance(where, tuple) else where]
             # Values with fewer axes, such as a fill value, go to all rows.
@@ -59,12 +63,12 @@ class CheckedOutput(np.ndarray):
         super().__setitem__(where, values.real if self.dtype.kind != "c" else values)
 
 
-def checked(column: str, out: np.ndarray, stored: np.dtype) -> np.ndarray:
+def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting) -> np.ndarray:
     """Return the output of a column of dtype `stored`, checked if some of its values may be lost there."""
-    if not {stored.kind, out.dtype.kind} <= set("biufc") or _keeps_all(stored, out.dtype):
+    if casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc") or _keeps_all(stored, out.dtype):
         return out
     found = out.view(CheckedOutput)
-    found.column = column
+    found.column, found.casting = column, casting
     return found
 
 
@@ -74,7 +78,7 @@ def cast_error(where: str, value: Any, dtype: np.dtype) -> CastError:
                      f"holds it; or {UNSAFE}.")  # fmt: skip
 
 
-def lost(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> np.ndarray:
     """Return, as bools, which values `dtype` cannot hold.
 
     An integer must stay equal. A float may be rounded to another float, but not to infinity. As a boolean, each number
@@ -94,7 +98,7 @@ def lost(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
         if dtype.kind == "f":
             cast = values.astype(dtype)
-            if kind == "f":
+            if kind == "f" or casting == "rounded":
                 return np.isinf(cast) & np.isfinite(values)
             return ~_equals_integer(cast, values)
         low, high = _limits(dtype)
@@ -120,12 +124,12 @@ def _equals_integer(cast: np.ndarray, values: np.ndarray) -> np.ndarray:
     return inside & (np.where(inside, wide, 0).astype(values.dtype) == values)
 
 
-def _first_lost(values: np.ndarray, dtype: np.dtype) -> tuple[int, ...] | None:
+def _first_lost(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[int, ...] | None:
     """Return the index of the first value that `dtype` cannot hold; None if it holds all of them."""
     if not values.size or _within(values, dtype):
         return None
     for start, piece in _pieces(values):
-        found = lost(piece, dtype)
+        found = lost(piece, dtype, casting)
         if found.any():
             at = np.unravel_index(int(np.argmax(found)), piece.shape)
             return (int(at[0]) + start, *map(int, at[1:])) if values.ndim else ()

@@ -78,9 +78,9 @@ class ReadPlan(ComparedByContent):
 
     @cached_property
     def read_options(self) -> dict[str, Any]:
-        """Options of `RowReader.read_into`: the columns whose casts are not checked, if there are any."""
-        unsafe = {column.name: column.casting for column in self.columns if column.unsafe}
-        return {"casting": unsafe} if unsafe else {}
+        """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
+        casting = {column.name: column.casting for column in self.columns if column.casting != "checked"}
+        return {"casting": casting} if casting else {}
 
     @property
     def seed(self) -> int:

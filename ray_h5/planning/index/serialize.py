@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.hdf5.layout import Kind, SourceStates
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual
@@ -172,16 +173,24 @@ def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: lis
 
 def _spec_to_json(spec: ColumnSpec) -> list[Any]:
     element = None if spec.element is None else spec.element.str
-    return [spec.name, spec.kind, _dtype_to_json(spec.dtype), list(spec.row_shape), element, spec.as_bytes, spec.unsafe]
+    return [
+        spec.name,
+        spec.kind,
+        _dtype_to_json(spec.dtype),
+        list(spec.row_shape),
+        element,
+        spec.as_bytes,
+        spec.casting,
+    ]
 
 
 def _spec_from_json(parts: list[Any]) -> ColumnSpec:
-    name, kind, dtype, row_shape, element, *flags = parts
-    if not isinstance(name, str) or kind not in get_args(Kind) or [type(flag) for flag in flags] != [bool, bool]:
+    name, kind, dtype, row_shape, element, as_bytes, casting = parts
+    if not isinstance(name, str) or kind not in get_args(Kind) or not isinstance(as_bytes, bool):
         raise ValueError(f"{parts} is no column")
     _check_integers(f"the shape of column {name!r}", *row_shape)
     found = None if element is None else _dtype_from_json(element)
-    spec = ColumnSpec(name, kind, _dtype_from_json(dtype), tuple(row_shape), found, *flags)
+    spec = ColumnSpec(name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes, casting)
     _check_spec(spec)
     return spec
 
@@ -196,7 +205,8 @@ def _check_spec(spec: ColumnSpec) -> None:
     if (
         not (is_of_kind and has_element and has_shape)
         or (spec.as_bytes and spec.kind != "string")
-        or (spec.unsafe and spec.kind not in TENSOR_KINDS)
+        or spec.casting not in get_args(Casting)
+        or (spec.casting != "checked" and spec.kind not in TENSOR_KINDS)
         or not held.isnative
         or has_long_double(held)
         or odd_time(held) is not None

@@ -62,7 +62,8 @@ class CombinedHDF5Dataset(H5Dataset):
         Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option
         of its own.
     dtype : torch.dtype
-        float16, bfloat16, float32 or float64.
+        float16, bfloat16, float32 or float64. Integers are rounded to it; a value that is too large for it is an
+        error, unless ``casting="unsafe"``.
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
@@ -235,8 +236,9 @@ class _FloatsOrBool(Cast):
                 f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
                 "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
             )
-        # A label that is not 0 is True, whatever it is.
-        return spec.cast(bool, "unsafe") if spec.name in _BOOLS else spec.cast(self.floats, self.casting)
+        if spec.name in _BOOLS:
+            return spec.cast(bool, "unsafe")  # a label that is not 0 is True, whatever it is
+        return spec.cast(self.floats, "rounded" if self.casting == "checked" else self.casting)
 
 
 def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
