@@ -292,7 +292,6 @@ def test_epochs_repeat_and_torch_batches_are_tensors(signals):
     ("spoil", "error", "says"),
     [
         (os.remove, NotFoundError, "1 path does not exist"),
-        (lambda path: pathlib.Path(path).write_text(""), NotHDF5Error, "0 bytes"),
         (lambda path: pathlib.Path(path).write_text("hello"), NotHDF5Error, "no HDF5 signature"),
         (lambda path: os.truncate(path, 3000), TruncatedFileError, r"expected \d+ bytes, found 3000"),
     ],
@@ -302,6 +301,14 @@ def test_bad_files_are_named_at_planning(signals, spoil, error, says):
     with pytest.raises(error, match=says) as caught:
         ray_h5.read_h5(signals)
     assert signals[2] in str(caught.value)
+
+
+def test_an_empty_file_is_left_out_with_a_warning(signals, caplog):
+    pathlib.Path(signals[2]).write_text("")
+    assert ray_h5.read_h5(signals).count() == 20
+    assert f"left out 1 of 3 files, which are empty: {signals[2]} (0 bytes)" in caplog.text
+    with pytest.raises(NotHDF5Error, match="0 bytes"):
+        ray_h5.read_h5(signals[2])
 
 
 def test_a_mismatch_is_named_at_planning(signals):
