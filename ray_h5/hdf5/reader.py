@@ -22,9 +22,10 @@ from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
-from ray_h5.hdf5.parts import Part, name_of
+from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
+from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
 from ray_h5.hdf5.segments import GroupTable
@@ -209,31 +210,42 @@ class RowReader:
         rows: Rows,
         places: Sequence[int] | np.ndarray | None = None,
         planned: FileRead | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
         """Read rows into existing arrays.
 
         Parameters
         ----------
         out : mapping of str to numpy.ndarray
-            An array for each column. If its dtype is another one than the column's, values are cast
-            as by ``astype``, chunk by chunk.
+            An array for each column. If its dtype is another one than the column's, values are cast chunk by chunk.
         rows : slice, or sequence or array of int or bool
             Rows, as in `read`.
         places : sequence or array of int, optional
             ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
         planned : FileRead, optional
             What `planned` returned for these arguments.
+        casting : {"checked", "unsafe"}, or mapping of str to it
+            Whether a value that is lost in the dtype of its array is an error, or is cast as by ``astype``. A float may
+            be rounded to another float. A mapping has columns; the others are checked.
 
         Raises
         ------
         RowIndexError, OptionError
             If a row is not in the file, or the rows do not fit into an array.
+        CastError
+            If a value of one of the rows is lost. The arrays then hold part of the rows.
         """
         if out:
-            self.run(self.planned(out, rows, places) if planned is None else planned)
+            self.run(self.planned(out, rows, places, casting=casting) if planned is None else planned)
 
     def planned(
-        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
     ) -> FileRead:
         """Return the read that `read_into` does, to be done later; parameters and errors as there."""
         layouts = self.find(list(out))
@@ -242,8 +254,10 @@ class RowReader:
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
-        request = request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted
-        return FileRead(self, out, rows, places, _parts(out, request))
+        parts = []
+        if len(request := request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted):
+            parts = [Part(name, request, array) for name, array in outputs(out, layouts, casting).items()]
+        return FileRead(self, out, rows, places, parts)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file.
@@ -312,10 +326,13 @@ class RowReader:
             self._check_sources(file, names)
             file.check_unchanged(names)  # before anything is read: an early error is cheaper
             known = read.jobs_of(file)
-            for number, (part, reader) in enumerate(zip(read.parts, readers, strict=True)):
-                jobs += known[number] if number in known else reader.jobs(part.request, part.out, library)
-            ahead.begin(lambda: Extents(file.byte_source, ranges_of(jobs)))
-            self.stats.add(run_jobs(jobs, self.threads, ahead))
+            try:
+                for number, (part, reader) in enumerate(zip(read.parts, readers, strict=True)):
+                    jobs += known[number] if number in known else reader.jobs(part.request, part.out, library)
+                ahead.begin(lambda: Extents(file.byte_source, ranges_of(jobs)))
+                self.stats.add(run_jobs(jobs, self.threads, ahead))
+            except LostValue as exc:
+                raise lost_in(self.path, exc, read.parts) from None
         # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
         file.check_unchanged(names)
 

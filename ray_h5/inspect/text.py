@@ -10,12 +10,10 @@ from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Un
 from ray_h5.inspect.similar_columns import leaves, merge_similar
 from ray_h5.inspect.table import MAX_LINES, size, table
 from ray_h5.messages import few, printable
+from ray_h5.planning.likely_samples import likely_samples
 
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
-
-_MANY = 32
-"""This many groups or columns that are alike may be samples; there are fewer leads or cameras."""
 
 _INTERNAL = ("#refs#", "#subsystem#")
 """Groups that hold the targets of references in MATLAB's cells, structs and objects."""
@@ -102,15 +100,12 @@ def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
 
 def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
     """Yield advice for samples that are groups or datasets of their own, and so become columns."""
-    for top in merge_similar({each.name: (each.dtype, each.row_shape) for each in columns}):
-        for above, node in top.walk():
-            if len(node.siblings) >= _MANY:
-                name, what = "/".join(each.name for each in (*above, node)), "groups" if node.below else "columns"
-                yield (
-                    f"{name}: {len(node.siblings)} {what} alike. If each is a sample or an episode of its own: "
-                    "docs/files.md, 'Samples that are groups', says how to make rows of them"
-                )
-                return
+    alike = likely_samples({each.name: (each.dtype, each.row_shape) for each in columns})
+    if alike is not None:
+        yield (
+            f"{alike}. If each is a sample or an episode of its own: "
+            "docs/files.md, 'Samples that are groups', says how to make rows of them"
+        )
 
 
 def _members(column: ColumnReport) -> str:

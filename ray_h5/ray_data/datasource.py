@@ -15,6 +15,7 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.log import ensure_handler
 from ray_h5.messages import no_column
 from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
@@ -23,6 +24,7 @@ from ray_h5.planning.epoch.plan import ReadPlan, make_plan
 from ray_h5.planning.epoch.position import Remainder
 from ray_h5.planning.epoch.steps import steps_plan
 from ray_h5.planning.files import FileOptions
+from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.planning.rows.kinds import RowKind, Windows
@@ -59,6 +61,8 @@ class H5Datasource(Datasource):
         The HDF5 group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         Dtypes that read tasks cast columns to; ``bytes`` for strings that are not UTF-8.
+    casting : {"checked", "unsafe"}
+        As for `read_h5`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         The order of an epoch; None keeps the order of the files.
     tail, tail_rows, filesystem, file_extensions, ignore_missing_paths
@@ -94,6 +98,7 @@ class H5Datasource(Datasource):
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
         dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        casting: Casting = "checked",
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
@@ -120,6 +125,7 @@ class H5Datasource(Datasource):
             rows=rows,
             windows=windows,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
@@ -129,6 +135,7 @@ class H5Datasource(Datasource):
         )
         self._local_only = files.local_only
         self._index = files.index(columns, in_tasks)
+        warn_of_surprises(self._index, columns)
         self._delivered = self._index.delivered
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)

@@ -15,6 +15,7 @@ import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.arguments import as_names
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
@@ -22,6 +23,7 @@ from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
+from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
@@ -78,6 +80,9 @@ class H5Dataset(BatchedDataset):
         A sample is a step of an episode, with the values at some offsets from it.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
+        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : path-like, optional
@@ -130,6 +135,7 @@ class H5Dataset(BatchedDataset):
         rows: RowKind | None = None,
         windows: Windows | None = None,
         dtypes: Mapping[str, object] | None = None,
+        casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
@@ -146,6 +152,7 @@ class H5Dataset(BatchedDataset):
             rows=rows,
             windows=windows,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
@@ -166,6 +173,7 @@ class H5Dataset(BatchedDataset):
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)
+        warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)

@@ -19,6 +19,8 @@ Rows = slice | Sequence[int] | np.ndarray
 _MAX_LISTED = 10
 
 
+_MAX_COPIED = 20
+
 _MAX_DEPTH = 8
 """Depth to which groups are compared for the hint about groups with the same columns."""
 
@@ -125,16 +127,21 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
         return next(iter(lengths))
     if not lengths:
         raise SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
-    listed = [f"  {n} rows: {few(names)}" for n, names in sorted(lengths.items())]
+    listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
     if len(listed) > _MAX_LISTED:
         listed[_MAX_LISTED:] = [f"  and {len(listed) - _MAX_LISTED} more lengths"]
     hints = [
-        "Choose columns of one length with columns=[...], or a group that holds only those with group=.",
+        "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
         _hint_of_like_groups(columns),
         _MATLAB if is_of_matlab(path) else "",
     ]
     head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
     raise SchemaMismatchError("\n".join([head, *listed, *filter(None, hints)]))
+
+
+def _to_copy(names: Sequence[str]) -> str:
+    """Return the argument that reads these columns; of many, only their names are listed."""
+    return f"columns={list(names)!r}" if len(names) <= _MAX_COPIED else few(names)
 
 
 def _hint_of_like_groups(columns: Mapping[str, HasRows]) -> str:

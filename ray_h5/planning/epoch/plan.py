@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,12 @@ class ReadPlan(ComparedByContent):
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
         return sum(column.row_bytes for column in self.columns)
+
+    @cached_property
+    def read_options(self) -> dict[str, Any]:
+        """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
+        casting = {column.name: column.casting for column in self.columns if column.casting != "checked"}
+        return {"casting": casting} if casting else {}
 
     @property
     def seed(self) -> int:

@@ -65,7 +65,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
         reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
         if keys is not None and isinstance(reader, RowView):
             keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
-        return reader.planned(arrays, rows, places)
+        return reader.planned(arrays, rows, places, **plan.read_options)
 
     stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
     return BlockRows(row_ids, arrays, stats, keys)

@@ -192,14 +192,23 @@ class RowSource:
             if cached.asked[file] * _WHOLE_FILE_AFTER < stop - start:
                 continue
             with cached.filling.setdefault(file, threading.Lock()):
-                rows = np.flatnonzero(~small.is_held[start:stop])
+                rows = self._selected(start, stop)
+                rows = rows[~small.is_held[start + rows]]
                 if len(rows):
                     # Into memory of their own first: another thread may copy held rows meanwhile, and must never see
                     # a row that is incomplete.
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
-                    self._reader(file).planned(parts, rows).run(ReadAhead(self._times))
+                    read = self._reader(file).planned(parts, rows, **self.plan.read_options)
+                    read.run(ReadAhead(self._times))
                     small.add(start + rows, parts)
                 cached.whole_files.add(file)
+
+    def _selected(self, start: int, stop: int) -> np.ndarray:
+        """Return the selected rows of the file that has these row ids. The others may hold what cannot be cast."""
+        selection = self.plan.selection
+        if selection is None:
+            return np.arange(stop - start)
+        return selection[slice(*np.searchsorted(selection, [start, stop]))] - start
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         # The reader looks at the state of each file before and after.
@@ -215,7 +224,7 @@ class RowSource:
         ]
 
     def _planned(self, file: int, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray) -> FileRead:
-        return self._reader(file).planned(out, rows, places)
+        return self._reader(file).planned(out, rows, places, **self.plan.read_options)
 
     def _reader(self, file: int) -> FileReader:
         reader = self._readers.get(file)
