@@ -24,7 +24,7 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
 from ray_h5.planning.notices import warn_of_surprises
-from ray_h5.planning.padding import LENGTH, Padding, PadLike, pad_rows
+from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.rows.kinds import RowKind, Windows
@@ -327,7 +327,7 @@ class H5Dataset(BatchedDataset):
             if spec is None or fill is None:
                 padded[name] = values
                 continue
-            rows = [np.asarray(row) for row in arrays[name]]
+            rows = cast_rows([np.asarray(row) for row in arrays[name]], spec)
             array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded

@@ -51,6 +51,10 @@ class CheckedOutput(np.ndarray):
     column = ""
     casting: Casting = "checked"
 
+    def __array_finalize__(self, whole: Any) -> None:
+        """Let a part of the array, or the array in another shape, check as the array does."""
+        self.column, self.casting = getattr(whole, "column", ""), getattr(whole, "casting", "checked")
+
     def __setitem__(self, where: Any, values: Any) -> None:
         values = np.asarray(values)
         at = _first_lost(values, self.dtype, self.casting)
