@@ -31,7 +31,7 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec) -> pa.Array:
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
     axes = len(spec.ragged_shape) + len(parts)
     shapes = np.array([(*row.shape, *parts) for row in rows], np.int64).reshape(len(rows), axes)
-    flat = _flat(cast_rows(rows, spec), spec.element)
+    flat = _flat(cast_rows(list(rows), spec), spec.element)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
     data = pa.LargeListArray.from_arrays(pa.array(offsets), _values(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
