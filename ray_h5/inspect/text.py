@@ -103,9 +103,51 @@ def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
     alike = likely_samples({each.name: (each.dtype, each.row_shape) for each in columns})
     if alike is not None:
         yield (
-            f"{alike}. If each is a sample or an episode of its own: "
-            "docs/files.md, 'Samples that are groups', says how to make rows of them"
+            f"{alike}. If each is a sample, write read_h5(paths, {alike.rows}); if each is an episode, add "
+            "windows=ray_h5.Windows({...}): see docs/rows.md"
         )
+    yield from _grids(columns)
+    yield from _episodes(columns)
+    yield from _weights(columns)
+
+
+_TIMES = {"t", "time", "times", "timestamp", "timestamps"}
+_ENDS = {"episode_ends", "episode_end"}
+_EPISODES = {"episode_id", "episode_index", "episode", "traj_id", "trajectory_id"}
+
+
+def _grids(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield advice for columns with an axis of time after the first axis."""
+    times = {each.rows: each.name for each in columns if not each.row_shape and _last(each.name) in _TIMES}
+    for each in columns:
+        if each.row_shape and (time := times.get(each.row_shape[0])) is not None and each.rows not in times:
+            yield (
+                f"{each.name} of {(each.rows, *each.row_shape)}: the second axis is as long as {time!r}. If each of "
+                "its steps is a sample, write read_h5(paths, rows=ray_h5.Grid(2)): see docs/rows.md"
+            )
+            return
+
+
+def _episodes(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield advice for rows that are steps of episodes."""
+    for each in columns:
+        option = "episode_ends" if _last(each.name) in _ENDS else "episode" if _last(each.name) in _EPISODES else ""
+        if option and not each.row_shape:
+            yield (
+                f"{each.name}: rows may be steps of episodes. For windows of an episode, write read_h5(paths, "
+                f"windows=ray_h5.Windows({{'actions': range(0, 16)}}, {option}={each.name!r})): see docs/rows.md"
+            )
+            return
+
+
+def _weights(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield a note about the weights of a Keras model."""
+    if any("/vars/" in f"/{each.name}/" or each.name.endswith(("kernel:0", "bias:0")) for each in columns):
+        yield "this looks like the weights of a Keras model; they are no rows of samples"
+
+
+def _last(name: str) -> str:
+    return name.rsplit("/", 1)[-1].lower()
 
 
 def _members(column: ColumnReport) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_h5.messages import printable
+from ray_h5.messages import common_pattern, printable
 from ray_h5.planning.paths import natural_key
 
 _MANY = 32
@@ -72,6 +72,12 @@ class Alike:
     names: tuple[str, ...]
     parent: str
     are_groups: bool
+
+    @property
+    def rows(self) -> str:
+        """The argument that makes rows of them."""
+        pattern = f"{self.parent}/{common_pattern(self.names)}".strip("/")
+        return f"rows=ray_h5.Groups({pattern!r})"
 
     def __str__(self) -> str:
         first, last = (_short(name) for name in (self.names[0], self.names[-1]))

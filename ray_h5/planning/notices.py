@@ -26,7 +26,7 @@ _SAID: LRU[bool] = LRU(_MAX_SETS)
 
 def warn_of_surprises(index: RowIndex, columns: Sequence[str] | None) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
-    if columns is None:
+    if columns is None and index.scope.by_axis:
         _once(index, _of_samples)
     _once(index, _of_packing)
 
@@ -46,8 +46,8 @@ def _of_samples(index: RowIndex) -> str:
         return ""
     return (
         f"{index.files.path(0)}: {alike}. They are read as columns, and their first axes as {index.num_rows} rows. If "
-        "each is a sample or an episode of its own: docs/files.md, 'Samples that are groups', says how to make rows of "
-        "them. If they are columns, name them with columns=[...], and this is not said."
+        f"each is a sample or an episode of its own, pass {alike.rows}; docs/rows.md says more. If they are columns, "
+        "name them with columns=[...], and this is not said."
     )
 
 

@@ -27,7 +27,7 @@ def test_samples_that_become_columns_are_told_once(traces, caplog):
     (warning,) = warnings_of(caplog)
     assert warning.startswith(f"{traces}: data/trace_0 ... trace_4: 5 columns alike. They are read as columns")
     assert "100 rows" in warning
-    assert "docs/files.md, 'Samples that are groups'" in warning
+    assert "pass rows=ray_h5.Groups('" in warning
     H5Dataset(traces, group="data")
     assert len(warnings_of(caplog)) == 1
 

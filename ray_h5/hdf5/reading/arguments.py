@@ -11,7 +11,7 @@ from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.file_formats import is_of_matlab
 from ray_h5.hdf5.reading.coalesce import Request, RowRange, request_of
-from ray_h5.messages import few
+from ray_h5.messages import common_pattern, few
 
 Rows = slice | Sequence[int] | np.ndarray
 
@@ -149,8 +149,9 @@ def _hint_of_like_groups(columns: Mapping[str, HasRows]) -> str:
     if not groups:
         return ""
     return (
-        f"The groups {few(groups)} have the same columns: read each by itself, as with group={groups[0]!r}, and join "
-        "them: ds.union(...) of what read_h5 returns, ConcatDataset of torch for H5Dataset."
+        f"The groups {few(groups)} have the same columns. If each is a sample or an episode, pass "
+        f"rows=ray_h5.Groups({common_pattern(groups)!r}). If each has rows of its own, read each by itself, as with "
+        f"group={groups[0]!r}, and join them: ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset."
     )
 
 

@@ -1216,7 +1216,9 @@ def test_the_lengths_of_many_columns_are_not_all_listed(tmp_path):
     assert "\n  and 80 more lengths\n" in message
     assert len(message) < 4000
     assert "The groups data/demo_0, data/demo_1, " in message
-    assert " and 390 more have the same columns: read each by itself, as with group='data/demo_0'" in message
+    assert (
+        " and 390 more have the same columns. If each is a sample or an episode, pass rows=ray_h5.Groups('" in message
+    )
     assert "ds.union(...)" in message
     assert "ConcatDataset" in message
 
