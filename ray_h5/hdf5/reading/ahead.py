@@ -82,7 +82,7 @@ class ReadTimes:
     @property
     def is_in_doubt(self) -> bool:
         """Whether each read is to be timed, not only a few."""
-        return self._cold.level > 0
+        return self._cold.level > 0 or self._long.level > 0
 
     def add_read(self, seconds: float, nbytes: int) -> None:
         """Count a read."""
