@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -180,13 +181,25 @@ class H5DataLoader(DataLoader[Any]):
         return ordered
 
     def _calls(self) -> Iterator[list[list[int]]]:
-        """Yield the batches that each call reads. The first calls are small, so that the first batch comes soon."""
-        batches = self._index_batches()
+        """Yield the batches that each call reads.
+
+        The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
+        """
+        batches, left = self._index_batches(), self._num_batches()
         count = 1
         while call := list(itertools.islice(batches, count)):
             yield call
+            left -= len(call)
             fitting = max(1, _READ_BYTES // max(1, len(call[0]) * self.dataset.row_bytes))
             count = min(2 * count, self.prefetch_factor or min(_MAX_BATCHES, fitting))
+            if self.threads > 1:
+                count = int(max(1, min(count, -(-left // self.threads))))
+
+    def _num_batches(self) -> float:
+        try:
+            return len(self)
+        except TypeError:
+            return math.inf  # of a sampler without a length
 
     def _index_batches(self) -> Iterator[list[int]]:
         ordered = self._ordered

@@ -19,7 +19,7 @@ AHEAD_READS = 64
 _AHEAD_BYTES = 16 << 20
 """The hints stop at this many bytes ahead: of large reads, a few fill the queue of a disk."""
 
-_MEMORY_S, _MEMORY_BYTES_PER_S = 20e-6, 1e9
+_MEMORY_S, _MEMORY_BYTES_PER_S = 40e-6, 1e9
 """A read that memory answers takes less than this, also on a slow machine (measured: 2 us, and 0.2 ms/MB)."""
 
 _HINT_S, _HINT_BYTES_PER_S = 3e-6, 10e9
@@ -28,15 +28,14 @@ _HINT_S, _HINT_BYTES_PER_S = 3e-6, 10e9
 _LONG_S, _LONG_BYTES_PER_S = 300e-6, 200e6
 """A read that takes longer waits for a slow disk or a server. Shorter waits may be for the interpreter's lock."""
 
-_RISE = 4
-_BEGIN = 10
-_END_AFTER = 64
+_RISE, _BEGIN, _MOST = 4, 14, 64
+"""A level rises by this much, is on above this, and is at most this: it is off after 64 times at the latest."""
 
 
 class _Level:
     """Whether something happens more often than one time in five: its level rises by 4, or falls by 1.
 
-    Any read may take long because the thread loses its CPU meanwhile, so it begins with the third time in a row.
+    Any read may take long because the thread loses its CPU meanwhile, so it begins with the fourth time in a row.
     """
 
     __slots__ = ("is_on", "level")
@@ -48,9 +47,9 @@ class _Level:
     def add(self, happened: bool) -> None:
         """Count one more time. Threads may do so at once: a count that is lost does no harm."""
         if happened:
-            self.level = min(self.level + _RISE, _END_AFTER)
-            if not self.is_on and self.level > _BEGIN:
-                self.is_on, self.level = True, _END_AFTER
+            self.level = min(self.level + _RISE, _MOST)
+            if self.level > _BEGIN:
+                self.is_on = True
         elif self.level:
             self.level -= 1
             if not self.level:
@@ -83,7 +82,7 @@ class ReadTimes:
     @property
     def is_in_doubt(self) -> bool:
         """Whether each read is to be timed, not only a few."""
-        return self._cold.level > 0
+        return self._cold.level > 0 or self._long.level > 0
 
     def add_read(self, seconds: float, nbytes: int) -> None:
         """Count a read."""
@@ -91,9 +90,11 @@ class ReadTimes:
         self._long.add(seconds > _LONG_S + nbytes / _LONG_BYTES_PER_S)
 
     def add_hint(self, seconds: float, nbytes: int) -> None:
-        """Count a hint: one that takes long has begun to fetch the bytes, even if reads do not wait any more."""
-        if seconds > _HINT_S + nbytes / _HINT_BYTES_PER_S:
-            self._cold.add(True)
+        """Count a hint: one that takes long has begun to fetch the bytes, even if reads do not wait any more.
+
+        A short one found them in memory: reads took long for another reason.
+        """
+        self._cold.add(seconds > _HINT_S + nbytes / _HINT_BYTES_PER_S)
 
 
 class Extents(NamedTuple):
@@ -183,7 +184,7 @@ class ReadAhead:
             return  # another thread of this read gives them
         try:
             ahead = self._given_ahead()
-            while ahead < AHEAD_READS and (hints := self._next()) is not None:
+            while ahead < AHEAD_READS and self.times.is_cold and (hints := self._next()) is not None:
                 if ahead * hints.ranges[hints.given][1] >= _AHEAD_BYTES:
                     break
                 hints.give(self.times)

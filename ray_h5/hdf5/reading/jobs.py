@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -95,6 +94,9 @@ Job = Callable[[Worker], None]
 class Fetch(partial[None]):
     """A job that fetches one byte range of the file: its first arguments are the offset and the size."""
 
+    is_short = True
+    """Whether one thread of the process at a time runs it; see `Turn`. Other kinds of jobs need not say so."""
+
     @property
     def extent(self) -> tuple[int, int]:
         return self.args[0], self.args[1]
@@ -102,6 +104,8 @@ class Fetch(partial[None]):
 
 class LongFetch(Fetch):
     """A job that takes long without the interpreter's lock: it copies or decodes many bytes."""
+
+    is_short = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +117,11 @@ class InTurn:
     """
 
     jobs: Sequence[Job]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its jobs are short; they are of one kind."""
+        return getattr(self.jobs[0], "is_short", False)
 
     def __call__(self, worker: Worker) -> None:
         for job in self.jobs:
@@ -132,19 +141,14 @@ def _single(jobs: Sequence[Job]) -> Iterator[Job]:
             yield job
 
 
-def _is_short(job: Job) -> bool:
-    """Return whether a job is one of those that one thread of the process does at a time; see `Turn`."""
-    while isinstance(job, InTurn):
-        job = job.jobs[0]
-    return isinstance(job, Fetch) and not isinstance(job, LongFetch)
-
-
 def run_jobs(jobs: Sequence[Job], threads: int, ahead: ReadAhead | None = None) -> ReadStats:
     """Run all jobs in up to `threads` threads, and return what they cost.
 
     `ahead` has begun the read that they belong to.
     """
     ahead = ReadAhead() if ahead is None else ahead
+    if threads == 1:
+        return _alone(jobs, Worker(ahead))
     in_turn = [job for job in jobs if isinstance(job, InTurn)]
     shared = deque(job for job in jobs if not isinstance(job, InTurn))
     # A thread without a job would only cost its start.
@@ -166,14 +170,16 @@ def run_jobs(jobs: Sequence[Job], threads: int, ahead: ReadAhead | None = None) 
 
 def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
     """Run jobs in this thread, the short ones in turn with other threads of the process that read."""
-    for short, some in itertools.groupby(jobs, _is_short):
-        if not short or worker.ahead.times.waits_long:
-            for job in some:
-                job(worker)
-            continue
-        with worker.turn:
-            for job in some:
-                job(worker)
+    turn, times = worker.turn, worker.ahead.times
+    try:
+        for job in jobs:
+            if not getattr(job, "is_short", False):
+                turn.give_up()
+            elif not turn.is_held and not times.waits_long:
+                turn.take()
+            job(worker)
+    finally:
+        turn.give_up()
     return worker.stats
 
 

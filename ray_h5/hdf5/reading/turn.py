@@ -28,10 +28,14 @@ class Turn:
     def __init__(self) -> None:
         self._held: threading.Lock | None = None
 
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
     def take(self) -> None:
         """Wait for the turn."""
         lock = _turn.value
-        if not lock.acquire(timeout=_PATIENCE_S):
+        if not (lock.acquire(blocking=False) or lock.acquire(timeout=_PATIENCE_S)):
             # The other thread may read from a mount that does not answer: from now on, threads wait for a new lock.
             lock = _turn.value = threading.Lock()
             lock.acquire()
@@ -46,14 +50,8 @@ class Turn:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Let other threads go on for a while, if this one has the turn."""
-        held = self._held is not None
+        held = self.is_held
         self.give_up()
         yield
         if held:
             self.take()
-
-    def __enter__(self) -> None:
-        self.take()
-
-    def __exit__(self, *exc: object) -> None:
-        self.give_up()
