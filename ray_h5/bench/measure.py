@@ -146,7 +146,7 @@ def _time(call: Callable[[], object]) -> float:
 
 
 _MEANINGS = {
-    "kept nothing": "ray_h5 holds no rows in memory from epoch to epoch; in other cases it holds what fits into kept_bytes",
+    "kept nothing": "ray_h5 holds no rows in memory from epoch to epoch; otherwise it holds what fits into kept_bytes",
     "combined": "CombinedHDF5Dataset with its defaults, in a DataLoader",
     "warm": "all samples are in the cache already",
     "rank cached": "RankMemCachedH5Dataset: preload reads a shard into memory, an epoch copies from there",
