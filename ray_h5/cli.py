@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ray_h5 import __version__
 from ray_h5 import bench as benches
 from ray_h5.errors import RayH5Error
 from ray_h5.inspect import add_files, add_inspect, files_of
@@ -94,6 +95,7 @@ def _failed(message: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ray-h5", description="Train from HDF5 files with Ray.")
+    parser.add_argument("--version", action="version", version=f"ray-h5 {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_inspect(commands)
     _add_index(commands)
@@ -152,10 +154,13 @@ def _index(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     from ray_h5.bench import BenchOptions
-    from ray_h5.bench.measure import to_json, to_table
+    from ray_h5.bench.measure import notes, to_json, to_table
 
     results = benches.BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))
-    print(to_json(results) if arguments.json else to_table(results))
+    if arguments.json:
+        print(to_json(results))
+    else:
+        print(to_table(results), notes(results, arguments.size), sep="\n\n")
     return 0
 
 

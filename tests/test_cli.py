@@ -5,6 +5,7 @@ import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
 import pytest
 
+import ray_h5
 from ray_h5 import RowReader, bench
 from ray_h5.bench.measure import Result
 from ray_h5.bench.workloads import make_workload
@@ -28,9 +29,38 @@ def one_bench(monkeypatch):
 def test_bench_prints_a_table(one_bench, capsys):
     assert main(["bench", "read", "--size", "0.5", "--turns", "7"]) == 0
     assert (one_bench[0].size, one_bench[0].turns) == (0.5, 7)
-    head, line = capsys.readouterr().out.splitlines()
+    table, notes = capsys.readouterr().out.split("\n\n")
+    head, line = table.splitlines()
     assert head.split() == ["bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok"]
     assert line.split() == ["read", "all", "pread", "MB/s", "1500", "750", "2x", "1.9..2.1", ">=", "1.5", "yes"]
+    assert [each.split(":")[0] for each in notes.splitlines()] == ["ours, theirs", "ratio", "spread", "goal, ok"]
+    assert "at --size 0.5 it is not judged" in notes
+
+
+def test_the_words_in_the_names_of_cases_are_explained(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "BENCHES", {"read": lambda _: [result(case="combined, kept nothing, threads 2")]})
+    assert main(["bench", "read"]) == 0
+    shown = capsys.readouterr().out
+    assert "combined: CombinedHDF5Dataset" in shown
+    assert "kept nothing: ray_h5 holds no rows" in shown
+    assert "warm:" not in shown
+    assert "not judged" not in shown
+
+
+@pytest.mark.parametrize(("size", "shown"), [(1.0, False), (0.01, None)])
+def test_goals_are_judged_at_full_size_only(monkeypatch, size, shown):
+    from ray_h5.bench.cases import read
+
+    monkeypatch.setattr(read, "bench_read", lambda _: [result(ok=False)])
+    (found,) = bench.BENCHES["read"](bench.BenchOptions(size))
+    assert (found.ok, found.goal) == (shown, 1.5)
+
+
+def test_the_version_is_shown(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"ray-h5 {ray_h5.__version__}\n"
 
 
 def test_bench_prints_json(one_bench, capsys):

@@ -6,17 +6,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import ray
 
 from ray_h5 import errors
 from ray_h5.errors import RayH5Error
-from ray_h5.ray_data.internals.noise import own_error, turn_down
-
-_OTHERS = tuple(os.path.join(os.path.dirname(str(each.__file__)), "") for each in (ray, errors))
-"""Frames in these folders say nothing about the program of a user."""
+from ray_h5.ray_data.internals.noise import own_error, own_message, turn_down
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
@@ -46,9 +43,15 @@ def short_text(error: BaseException, trace: TracebackType | None) -> str | None:
     own = own_error(error)
     if own is None:
         return None
-    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_OTHERS)]
+    # Frames in these folders say nothing about the program of a user.
+    others = _folders(ray, errors, sys.modules.get("IPython"))
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(others)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return "".join([*lines, *traceback.format_exception_only(type(own), own)])
+    return "".join([*lines, f"{type(own).__module__}.{type(own).__qualname__}: {own_message(own)}\n"])
+
+
+def _folders(*modules: ModuleType | None) -> tuple[str, ...]:
+    return tuple(os.path.join(os.path.dirname(str(each.__file__)), "") for each in modules if each is not None)
 
 
 def _hook(before: Hook) -> Hook:
@@ -74,4 +77,4 @@ def _show_in_notebook(shell: Any, kind: type, error: BaseException, trace: Any, 
     if text is None:
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
     else:
-        shell._showtraceback(kind, error, text.splitlines())
+        shell._showtraceback(type(own_error(error)), error, text.splitlines())

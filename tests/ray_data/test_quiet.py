@@ -49,7 +49,7 @@ def test_a_program_shows_its_own_lines_and_our_errors(tmp_path):
     assert [line for line in lines if "this line fails" in line]
     (last,) = [line for line in lines if line.startswith("ray_h5.errors.StaleIndexError: ")]
     assert lines.index(last) == 6
-    assert len(lines) < 12, found.stderr
+    assert len(lines) == 7, found.stderr
 
 
 def wrapped(error, kind=RayTaskError):
@@ -75,3 +75,15 @@ def test_our_error_below_an_error_of_user_code():
 def test_other_errors_are_shown_as_ever(error):
     assert own_error(error) is None
     assert short_text(error, None) is None
+
+
+def test_a_notebook_shows_our_error_below_the_lines_of_its_cells():
+    pytest.importorskip("IPython")
+    code = "import ray_h5; ray_h5.quiet(); ray_h5.H5Dataset('/nowhere/a.h5')"
+    words = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", code]
+    found = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    lines = [line for line in (found.stdout + found.stderr).splitlines() if line.strip()]
+    start = lines.index("Traceback (most recent call last):")
+    assert "H5Dataset('/nowhere/a.h5')" in lines[start + 2]
+    shown = [line for line in lines[start + 3 :] if line.strip(" ^~")]  # Python 3.11 marks the place
+    assert shown[0].startswith("ray_h5.errors.NotFoundError: ")

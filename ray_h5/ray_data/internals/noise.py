@@ -23,7 +23,9 @@ _CHATTER = re.compile(r"Reporting training result \d+: |Actor with class name: '
 _QUIET = "ray_h5.quiet"
 """The key in a `DataContext`, which travels to the processes that execute a dataset."""
 
-_CHATTY = ("ray._private.worker", "ray.tune", "ray.train")
+_ADVICE = "\nFailed to apply UDF transform after "
+
+_CHATTY = ("ray._private.worker", "ray.tune", "ray.train", "ray.widgets")
 _WARNS_AT_EACH_START = "ray._private.authentication.authentication_token_setup"
 
 
@@ -75,6 +77,11 @@ def _without_chatter(show: Callable[..., None]) -> Callable[..., None]:
 
     show_others.of_ray_h5 = True  # type: ignore[attr-defined]
     return show_others
+
+
+def own_message(error: RayH5Error) -> str:
+    """Return the message of an error, without the advice to repeat that Ray appends to every error of a task."""
+    return str(error).partition(_ADVICE)[0]
 
 
 class _DropOwnErrors(logging.Filter):

@@ -209,7 +209,7 @@ def test_what_is_left_out_is_said_once(tmp_path, caplog, indexed):
     for path in paths:
         write_what_cannot_be_read(path)
     lookup = Lookup(index_dir=str(tmp_path)) if indexed else Lookup()
-    for level in ("WARNING", "INFO"):
+    for level in ("WARNING", "DEBUG"):
         caplog.clear()
         MEMORY.clear()
         with caplog.at_level(level, "ray_h5"):
