@@ -68,7 +68,7 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     model = ray.train.torch.prepare_model(policy())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    epoch, position, steps = restore(model, optimizer)
+    epoch, position, steps = restore(config, model, optimizer)
     for now in range(epoch, config["epochs"]):
         batches = ray_h5.train_batches("demos", now, batch_size=config["batch_size"], position=position)
         position, losses = None, []
@@ -104,9 +104,13 @@ def save(
         ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
 
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, ray_h5.Position | None, int]:
-    """Load the checkpoint that the trainer was given; return the epoch, the position in it and the steps done."""
+def restore(
+    config: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, ray_h5.Position | None, int]:
+    """Load the last checkpoint of this run, or that of the run before; return epoch, position in it and steps done."""
     checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None and config["resume"]:
+        checkpoint = Checkpoint.from_directory(config["resume"])
     if checkpoint is None:
         return 0, None, 0
     with checkpoint.as_directory() as folder:
@@ -145,8 +149,8 @@ def main() -> None:
     # Each channel of the states gets mean 0 and deviation 1. A step counts once, though several windows have it.
     scale = ray_h5.Standardize(["obs/state"], axis=(0, 1)).fit(demos)
 
-    def fit(interrupt_at: int, checkpoint: Checkpoint | None) -> ray.train.Result:
-        config = {"epochs": args.epochs, "batch_size": args.batch_size, "interrupt_at": interrupt_at}
+    def fit(interrupt_at: int, resume: str) -> ray.train.Result:
+        config = {"epochs": args.epochs, "batch_size": args.batch_size, "interrupt_at": interrupt_at, "resume": resume}
         return TorchTrainer(
             train_loop,
             train_loop_config=config,
@@ -154,12 +158,11 @@ def main() -> None:
             dataset_config=ray_h5.data_config(),
             scaling_config=ScalingConfig(num_workers=args.workers),
             run_config=RunConfig(storage_path=output),
-            resume_from_checkpoint=checkpoint,
         ).fit()
 
-    first = fit(args.interrupt_at, None)
+    first = fit(args.interrupt_at, "")
     print(f"interrupted after {first.metrics['steps']} steps, in epoch {first.metrics['epoch'] + 1}", flush=True)
-    last = fit(-1, first.checkpoint)
+    last = fit(-1, first.checkpoint.path)
     print(f"{last.metrics['steps']} steps in all, loss {last.metrics['loss']:.5f}")
     print(f"weights: {last.checkpoint.path}")
 
