@@ -120,7 +120,7 @@ def _grids(columns: Sequence[ColumnReport]) -> Iterator[str]:
     """Yield advice for columns with an axis of time after the first axis."""
     times = {each.rows: each.name for each in columns if not each.row_shape and _last(each.name) in _TIMES}
     for each in columns:
-        if each.row_shape and (time := times.get(each.row_shape[0])) is not None and each.rows not in times:
+        if each.row_shape and (time := times.get(each.row_shape[0] or -1)) is not None and each.rows not in times:
             yield (
                 f"{each.name} of {(each.rows, *each.row_shape)}: the second axis is as long as {time!r}. If each of "
                 "its steps is a sample, write read_h5(paths, rows=ray_h5.Grid(2)): see docs/rows.md"

@@ -226,7 +226,10 @@ class RowView:
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes columns take: those of their values."""
-        return {name: layout.num_rows * layout.row_bytes for name, layout in self.find(columns).items()}
+        return {
+            name: layout.num_rows * (layout.item_bytes if layout.kind == "ragged" else layout.row_bytes)
+            for name, layout in self.find(columns).items()
+        }
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return nothing: what the file says is about datasets."""
