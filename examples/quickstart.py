@@ -23,6 +23,7 @@ for number in range(4):
 # With files of your own, you need only the lines from here on.
 import ray_h5
 
+ray_h5.quiet()  # turns down what Ray prints
 ds = ray_h5.read_h5("data/*.h5", columns=["image", "label"], shuffle=True)
 ds = ds.filter(expr=ray_h5.where(label=[1, 2], quality=ray_h5.between(0.5, None)))
 

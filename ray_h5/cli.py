@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
+import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from ray_h5 import __version__
 from ray_h5 import bench as benches
 from ray_h5.errors import RayH5Error
 from ray_h5.inspect import add_files, add_inspect, files_of
@@ -18,13 +22,40 @@ _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
 
 
+_FLAGS = {
+    "columns": "--columns",
+    "group": "--group",
+    "shuffle": "--shuffle",
+    "dtypes": "--dtypes",
+    "casting": "--casting",
+    "allow_external": "--allow-external",
+    "file_extensions": "--file-extensions",
+    "ignore_missing_paths": "--ignore-missing-paths",
+    "index_dir": "--dir",
+    "predicate_columns": "--values",
+    "size": "--size",
+    "turns": "--turns",
+    "folder": "--folder",
+}
+"""The flags for arguments that messages name."""
+
+_ARGUMENT = re.compile(
+    rf"(?<![\w/.-])(?P<name>{'|'.join(_FLAGS)})="
+    r"(?P<value>\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"|-?\w+(?:\.\w+)?|)"
+)
+
+_NAMED = re.compile(
+    r"(?<![\w/.='\"-])(?:dtypes|index_dir|allow_external|ignore_missing_paths|file_extensions)\b(?![\w=/])"
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except RayH5Error as exc:
-        return _failed(f"{type(exc).__name__}: {exc}")
+        return _failed(f"{type(exc).__name__}: {_as_flags(str(exc))}")
     except BrokenPipeError:
         # The reader of the output, such as head, has closed it. The rest goes nowhere, also at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -36,6 +67,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+def _as_flags(message: str) -> str:
+    """Return a message with the flags of this command in place of arguments in Python."""
+    message = message.replace("; any with file_extensions=None", "")  # no flag says None
+    return _NAMED.sub(lambda found: _FLAGS[found[0]], _ARGUMENT.sub(_flag, message))
+
+
+def _flag(found: re.Match[str]) -> str:
+    flag, given = _FLAGS[found["name"]], found["value"]
+    try:
+        value = ast.literal_eval(given)
+    except (ValueError, SyntaxError):
+        return f"{flag} {given}".rstrip()
+    if value is True or value is None:
+        return flag
+    if isinstance(value, dict):
+        return " ".join([flag, *(shlex.quote(f"{name}={dtype}") for name, dtype in value.items())])
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return " ".join([flag, *("NAME ..." if each is ... else shlex.quote(str(each)) for each in several)])
+
+
 def _failed(message: str) -> int:
     # Messages may have several lines; names of files and columns in them may have any character.
     print("\n".join(map(printable, f"ray-h5: {message}".split("\n"))), file=sys.stderr)
@@ -44,6 +95,7 @@ def _failed(message: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ray-h5", description="Train from HDF5 files with Ray.")
+    parser.add_argument("--version", action="version", version=f"ray-h5 {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_inspect(commands)
     _add_index(commands)
@@ -61,6 +113,12 @@ def _add_index(commands: Any) -> None:
     )
     index.add_argument(
         "--dtypes", nargs="+", type=_cast, default=[], metavar="NAME=DTYPE", help="the dtypes of read_h5"
+    )
+    index.add_argument(
+        "--casting",
+        choices=["checked", "unsafe"],
+        default="checked",
+        help="the casting of read_h5 (default: %(default)s)",
     )
     index.set_defaults(run=_index)
 
@@ -84,7 +142,8 @@ def _add_bench(commands: Any) -> None:
 
 def _index(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    index = files_of(arguments, dtypes=dict(arguments.dtypes), index_dir=arguments.dir).index(arguments.columns)
+    casts = {"dtypes": dict(arguments.dtypes), "casting": arguments.casting}
+    index = files_of(arguments, **casts, index_dir=arguments.dir).index(arguments.columns)
     found = index.look_up(arguments.values)
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""
@@ -95,10 +154,13 @@ def _index(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     from ray_h5.bench import BenchOptions
-    from ray_h5.bench.measure import to_json, to_table
+    from ray_h5.bench.measure import notes, to_json, to_table
 
     results = benches.BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))
-    print(to_json(results) if arguments.json else to_table(results))
+    if arguments.json:
+        print(to_json(results))
+    else:
+        print(to_table(results), notes(results, arguments.size), sep="\n\n")
     return 0
 
 

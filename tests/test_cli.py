@@ -5,6 +5,7 @@ import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
 import pytest
 
+import ray_h5
 from ray_h5 import RowReader, bench
 from ray_h5.bench.measure import Result
 from ray_h5.bench.workloads import make_workload
@@ -28,9 +29,38 @@ def one_bench(monkeypatch):
 def test_bench_prints_a_table(one_bench, capsys):
     assert main(["bench", "read", "--size", "0.5", "--turns", "7"]) == 0
     assert (one_bench[0].size, one_bench[0].turns) == (0.5, 7)
-    head, line = capsys.readouterr().out.splitlines()
+    table, notes = capsys.readouterr().out.split("\n\n")
+    head, line = table.splitlines()
     assert head.split() == ["bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok"]
     assert line.split() == ["read", "all", "pread", "MB/s", "1500", "750", "2x", "1.9..2.1", ">=", "1.5", "yes"]
+    assert [each.split(":")[0] for each in notes.splitlines()] == ["ours, theirs", "ratio", "spread", "goal, ok"]
+    assert "at --size 0.5 it is not judged" in notes
+
+
+def test_the_words_in_the_names_of_cases_are_explained(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "BENCHES", {"read": lambda _: [result(case="combined, kept nothing, threads 2")]})
+    assert main(["bench", "read"]) == 0
+    shown = capsys.readouterr().out
+    assert "combined: CombinedHDF5Dataset" in shown
+    assert "kept nothing: ray_h5 holds no rows" in shown
+    assert "warm:" not in shown
+    assert "not judged" not in shown
+
+
+@pytest.mark.parametrize(("size", "shown"), [(1.0, False), (0.01, None)])
+def test_goals_are_judged_at_full_size_only(monkeypatch, size, shown):
+    from ray_h5.bench.cases import read
+
+    monkeypatch.setattr(read, "bench_read", lambda _: [result(ok=False)])
+    (found,) = bench.BENCHES["read"](bench.BenchOptions(size))
+    assert (found.ok, found.goal) == (shown, 1.5)
+
+
+def test_the_version_is_shown(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"ray-h5 {ray_h5.__version__}\n"
 
 
 def test_bench_prints_json(one_bench, capsys):
@@ -107,7 +137,7 @@ def test_index_is_of_what_is_cast(tmp_path, capsys):
             file["x=y"] = np.arange(2, dtype=dtype)
     given = ["index", str(tmp_path), "--dir", str(tmp_path / "index"), "--values", "x=y"]
     assert main(given) == 1
-    assert "pass dtypes={'x=y': 'int64'}" in capsys.readouterr().err
+    assert "pass --dtypes x=y=int64." in capsys.readouterr().err
     assert main([*given, "--dtypes", "x=y=int64"]) == 0
     assert "2 files, 4 rows" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -138,5 +168,33 @@ def test_paths_that_are_missing_can_be_left_out(tmp_path, capsys, command):
     options = ["--dir", str(tmp_path / "index")] if command == "index" else []
     given = [command, str(tmp_path / "a.h5"), str(tmp_path / "gone.h5"), *options]
     assert main(given) == 1
-    assert "pass ignore_missing_paths=True" in capsys.readouterr().err
+    assert "pass --ignore-missing-paths to go on" in capsys.readouterr().err
     assert main([*given, "--ignore-missing-paths"]) == 0
+
+
+def test_errors_speak_of_flags(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["long"] = np.arange(300)
+        file["t2m"], file["lat long"] = np.arange(20.0), np.arange(20.0)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["long"] = np.arange(300.0)
+        file["link"] = h5py.ExternalLink(str(tmp_path / "elsewhere" / "c.h5"), "x")
+    a, b = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
+    index = ["index", "--dir", str(tmp_path / "index")]
+
+    def said(*given):
+        assert main([*given]) == 1
+        return capsys.readouterr().err
+
+    message = said(*index, a)
+    assert "\n  20 rows: --columns 'lat long' t2m\n  300 rows: --columns long\n" in message
+    assert "with --group." in message
+    assert "pass --dtypes long=float64." in said(*index, a, b, "--columns", "long")
+    assert "--casting unsafe casts all the same" in said(
+        *index, a, "--columns", "long", "--dtypes", "long=int8", "--values", "long"
+    )
+    assert f"pass --allow-external {tmp_path}/elsewhere" in said(*index, b, "--columns", "link")
+    assert "--group /a names no group" in said(*index, a, "--group", "/a")
+    assert "--turns 3: expected 5 or more" in said("bench", "read", "--turns", "3")
+    missing = said("inspect", str(tmp_path / "group=3" / "a.h5"))
+    assert f"{tmp_path}/group=3/a.h5" in missing

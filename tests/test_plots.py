@@ -1,3 +1,4 @@
+import datetime as dt
 import subprocess
 import sys
 
@@ -247,3 +248,101 @@ def test_importing_plots_and_transforms_imports_no_engine():
         "assert not {'matplotlib', 'torch', 'ray', 'h5py', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def pictures(figure):
+    return [axes.images[0].get_array() for axes in figure.axes if axes.images and axes.images[0].get_array().ndim == 3]
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (3, 32, 32)])
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+def test_a_picture_is_a_picture_in_each_figure(shape, dtype, tmp_path):
+    before = (RNG.random(shape) * (255 if dtype == "u1" else 1)).astype(dtype)
+    after = np.clip(before.astype("f8") + 0.1, 0, 1.05).astype(dtype)
+    figure = plots.plot_augmentation(before, after)
+    assert rendered(figure, tmp_path)
+    assert [each.shape for each in pictures(figure)] == [(32, 32, 3)] * 2
+    assert [axes.get_title() for axes in figure.axes][:3] == ["before", "after", "after - before"]
+    change = figure.axes[2].images[0].get_array()
+    assert change.shape == (32, 32)
+    assert figure.axes[2].get_ylim() == figure.axes[0].get_ylim()
+    assert [each.shape for each in pictures(plots.plot_row({"image": before}))] == [(32, 32, 3)]
+
+
+def test_a_standardized_picture_is_scaled_to_be_seen(tmp_path):
+    before = RNG.standard_normal((16, 20, 3))
+    before[0, 0] = np.nan
+    for figure in (plots.plot_row({"image": before}), plots.plot_augmentation(before, 2 * before)):
+        assert rendered(figure, tmp_path)
+        for found in pictures(figure):
+            assert found.shape == (16, 20, 3)
+            assert 0 <= found.min() < found.max() <= 1
+    # Few values a step, and channels of a signal, are no pictures.
+    assert not pictures(plots.plot_row({"signal": RNG.standard_normal((3, 43, 300)), "few": -np.ones((2, 90, 3))}))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"image": torch.zeros(8, 3, 32, 32), "label": torch.zeros(8)},
+        {"signal": np.zeros((8, 43, 300)), "target": np.zeros((8, 300)), "label": np.zeros(8)},
+        {"signal": np.zeros((8, 300)), "guid": np.array(["a"] * 8)},
+        {"image": np.zeros((8, 32, 32, 3))},
+    ],
+)
+def test_a_batch_is_refused(batch):
+    with pytest.raises(OptionError, match=r"expected one row, found a batch of 8: .*{name: values\[0\] for name"):
+        plots.plot_row(batch)
+    assert plots.plot_row({name: values[0] for name, values in batch.items()})
+
+
+def test_a_batch_of_samples_is_refused():
+    batch = np.zeros((8, 3, 32, 32))
+    with pytest.raises(OptionError, match=r"before: expected one sample.* batch of 8.*before\[0\]"):
+        plots.plot_augmentation(batch, batch)
+
+
+def test_a_row_whose_columns_are_equally_long_is_no_batch():
+    assert plots.plot_row({"fhr": np.zeros(480), "weight": np.zeros(480), "features": np.zeros((480, 5))})
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (np.datetime64("2024-03-01T00:00:00.000000000"), "2024-03-01"),
+        (np.datetime64("2024-03-01T12:30:00.000000000"), "2024-03-01 12:30:00"),
+        (np.datetime64("2024-03-01T12:30:00.250"), "2024-03-01 12:30:00.25"),
+        (np.datetime64("2024-03"), "2024-03"),
+        (np.datetime64("NaT"), "NaT"),
+        (dt.datetime(2024, 3, 1), "2024-03-01"),
+        (np.float32(0.1), "0.1"),
+        (1 / 3, "0.333333"),
+        (np.float64(3), "3.0"),
+        (np.float64("nan"), "nan"),
+        (1234567.0, "1234567.0"),
+        (b"abc", "abc"),
+        (np.int64(7), "7"),
+    ],
+)
+def test_scalars_are_short(value, shown):
+    assert plots.plot_row({"x": value, "signal": np.zeros(9)}).get_suptitle() == f"x = {shown}"
+
+
+def test_values_stand_once_beside_the_images_of_a_spread(tmp_path):
+    days = np.array(["2024-03-01", "2024-03-02"], "M8[ns]")
+    figure = plots.plot_spread({"a": np.tile(days, 20), "b": np.repeat(days, 20)}, 8, what="day")
+    assert rendered(figure, tmp_path)
+    images = [axes for axes in figure.axes if axes.images]
+    shown = [[each.get_text() for each in axes.get_yticklabels() if each.get_visible()] for axes in images]
+    assert shown[0] == ["2024-03-01", "2024-03-02"]
+    assert [axes.get_ylabel() for axes in images] == ["day", "", ""]
+    assert not any(each.label1.get_visible() for axes in images[1:] for each in axes.yaxis.get_major_ticks())
+    assert [axes.get_xlabel() for axes in figure.axes].count("batch") == 1
+
+
+def test_a_notebook_shows_a_figure_by_itself():
+    pytest.importorskip("IPython")
+    from IPython.core.formatters import DisplayFormatter
+
+    found, _ = DisplayFormatter().format(plots.plot_row({"x": np.arange(3)}))
+    assert found["image/png"][:8] == b"\x89PNG\r\n\x1a\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["OURS", "Contest", "Result", "run_turns", "to_json", "to_table"]
+__all__ = ["OURS", "Contest", "Result", "notes", "run_turns", "to_json", "to_table"]
 
 OURS = "ray_h5"
 """The name of the contestant that is compared with the others."""
@@ -37,7 +37,7 @@ class Result:
     goal
         Least ratio, or greatest `ours` where there is no baseline; None without a goal.
     ok
-        Whether the goal is reached; None without a goal.
+        Whether the goal is reached; None without a goal, and for a workload of less than full size.
     """
 
     bench: str
@@ -100,7 +100,12 @@ class Contest:
         )
 
 
-def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmups: int = 1) -> dict[str, list[float]]:
+def run_turns(
+    contestants: Mapping[str, Callable[[], object]],
+    turns: int,
+    warmups: int = 1,
+    before: Callable[[], object] | None = None,
+) -> dict[str, list[float]]:
     """Time contestants in turn.
 
     Each turn runs every contestant once. The order is rotated from turn to turn, and reversed in every second round of
@@ -114,6 +119,8 @@ def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmu
         Timed turns.
     warmups
         Turns before these that are not timed.
+    before
+        Called before each contestant, outside the timed part.
 
     Returns
     -------
@@ -123,6 +130,8 @@ def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmu
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
         for name in _turn_order(list(contestants), turn):
+            if before is not None:
+                before()
             taken = _time(contestants[name])
             if turn >= 0:
                 seconds[name].append(taken)
@@ -143,6 +152,31 @@ def _time(call: Callable[[], object]) -> float:
     taken = time.perf_counter() - start
     del kept
     return taken
+
+
+_MEANINGS = {
+    "kept nothing": "ray_h5 holds no rows in memory from epoch to epoch; otherwise it holds what fits into kept_bytes",
+    "combined": "CombinedHDF5Dataset with its defaults, in a DataLoader",
+    "warm": "all samples are in the cache already",
+    "rank cached": "RankMemCachedH5Dataset: preload reads a shard into memory, an epoch copies from there",
+}
+"""What the words in the names of cases mean."""
+
+
+def notes(results: Sequence[Result], size: float) -> str:
+    """Return what the table means: its columns, and the words in the names of its cases."""
+    cases = " ".join(result.case for result in results)
+    goals = "least ratio (or greatest figure, where there is no baseline) that this version is to reach at --size 1"
+    if size < 1:
+        goals += f"; at --size {size:g} it is not judged"
+    meanings = {
+        "ours, theirs": "medians over the turns, in `unit`; more is better, except in s and GB",
+        "ratio": "median over the turns of ours / theirs in the same turn: 2x is twice as fast",
+        "spread": "least and greatest of the turns",
+        "goal, ok": goals,
+        **{word: meaning for word, meaning in _MEANINGS.items() if word in cases},
+    }
+    return "\n".join(f"{word}: {meaning}" for word, meaning in meanings.items())
 
 
 def to_json(results: Sequence[Result]) -> str:

@@ -21,11 +21,11 @@ from ray_h5.plots.drawing import (
     draw_line,
     name_values,
     new_figure,
-    short_text,
     with_literal_texts,
-    wrapped,
 )
+from ray_h5.plots.pictures import check_one_row, check_one_sample, finite_range, is_picture
 from ray_h5.plots.spread import MOST_GROUPS, comparable, counts, distances, grouped
+from ray_h5.plots.texts import short_text, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +44,9 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     Parameters
     ----------
     row : mapping of str to array_like
-        By column. Of an array of three axes (channels, freq, time) the first channel is shown. Pictures, (height,
-        width, 3) or (3, height, width), are shown in colour if they are bytes, or floats in 0 .. 1.
+        By column. Of an array of three axes (channels, freq, time) the first channel is shown. Pictures of
+        shape (height, width, 3) are shown in colour, and those of shape (3, height, width) if they are bytes, or
+        floats in 0 .. 1. Values beyond 0 .. 1 are scaled to it.
     title : str, optional
         A title above the figure.
 
@@ -56,13 +57,14 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     Raises
     ------
     OptionError
-        If the row has no columns.
+        If the row has no columns, or is a batch of rows.
     MissingDependencyError
         If matplotlib is not installed; every function here raises it.
     """
     if not isinstance(row, Mapping) or not row:
         raise OptionError("the row has no columns; expected {column: array}, such as ds.take(1)[0]")
     arrays = {name: as_array(value) for name, value in row.items()}
+    check_one_row(arrays)
     shown = {name: array for name, array in arrays.items() if array.ndim and array.dtype.kind in "biuf"}
     # Lines break only between these texts: non-breaking spaces hold each text together.
     texts = [
@@ -92,12 +94,15 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     Parameters
     ----------
     before, after : array_like, shape (time,), (freq, time) or (channels, freq, time)
-        One sample; of several channels the first is shown.
+        One sample; of several channels the first is shown. Pictures are shown as in `plot_row`; of their
+        difference the mean over the colours.
     column : str
         The name of the column, for the title.
 
     Raises
     ------
+    OptionError
+        If they are batches of samples.
     SchemaMismatchError
         If the two differ in shape.
     UnsupportedColumnError
@@ -109,17 +114,22 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
             raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
     if first.shape != second.shape:
         raise SchemaMismatchError(f"before has shape {first.shape}, after {second.shape}; expected the same")
+    check_one_sample(first, "before")
     figure = new_figure(13, 3.4)
     panels = figure.subplots(1, 3)
-    finite = np.concatenate([part[np.isfinite(part)].astype(np.float64) for part in (first, second)])
-    limits = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    limits = finite_range([first, second])
     change = second.astype(np.float64) - first.astype(np.float64)
+    in_colour = is_picture(first)
+    if in_colour:
+        change = change.mean(axis=-1 if first.shape[-1] == 3 else 0)
     for panel, array, name in zip(panels[:2], (first, second), ("before", "after"), strict=True):
-        draw(figure, panel, array, limits)
+        draw(figure, panel, array, limits, as_picture=in_colour)
         panel.set_title(name, fontsize=10)
     # Centred at 0: one colour for greater values, another for smaller, none for unchanged values.
     most = float(np.abs(change[np.isfinite(change)]).max(initial=0)) or 1.0
     draw(figure, panels[2], change, (-most, most), "RdBu_r")
+    if in_colour:
+        panels[2].images[0].axes.set(aspect="equal", ylim=panels[0].get_ylim())
     panels[2].set_title("after - before", fontsize=10)
     figure.suptitle(wrapped(f"{column}  {first.shape} {first.dtype}".strip(), 13), fontsize=10)
     return with_literal_texts(figure)
@@ -171,9 +181,12 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
         images.append(panel.imshow(grouped(by_batch), aspect="auto", interpolation="nearest", vmin=0, origin="lower"))
         most = max(most, int(grouped(by_batch).max()))
         panel.set_title(wrapped(name, width / len(named) - 1), fontsize=10)
-        panel.set_xlabel("batch")
-        panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}s, in {MOST_GROUPS} groups")
         name_values(panel, values)
+        if place:
+            # The values are the same in each panel.
+            panel.tick_params(labelleft=False)
+        else:
+            panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}s, in {MOST_GROUPS} groups")
         label = wrapped(f"{name}, mean\xa0{distances(by_batch).mean():.2f}", width / min(3, len(named)) - 0.5)
         lines.append(draw_line(curves, distances(by_batch), label=label, linewidth=1.2))
         for axis in (panel.xaxis, curves.xaxis):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ray_h5.errors import MissingDependencyError
+from ray_h5.plots.pictures import is_picture, picture
 from ray_h5.plots.spread import group_starts
+from ray_h5.plots.texts import short_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,19 +23,18 @@ MOST_LINES = 4
 _MOST_NAMES = 12
 """The most names beside an image of a spread."""
 
-_LETTERS_AN_INCH = 10
-"""For a heading of size 10: digits and most letters are narrower."""
-
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure; its size is in inches."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
+
+        from ray_h5.plots.figure import ShownFigure
     except ImportError as exc:
         raise MissingDependencyError(
             "ray_h5.plots needs matplotlib, which is not installed: pip install 'ray_h5[plots]'"
         ) from exc
-    return Figure(figsize=(width, height), layout="constrained", dpi=100)
+    return ShownFigure(figsize=(width, height), layout="constrained", dpi=100)
 
 
 def with_literal_texts(figure: Figure) -> Figure:
@@ -63,12 +63,6 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
         return np.fromiter(value, dtype=object)
 
 
-def wrapped(text: object, width: float) -> str:
-    """Break a heading into lines of at most `width` inches; also names without spaces."""
-    lines = textwrap.wrap(str(text), max(8, int(width * _LETTERS_AN_INCH)))
-    return "\n".join(lines).replace("\xa0", " ")
-
-
 def name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
     """Write the values beside the rows of an image of counts; some of them where there are many."""
     if values.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
@@ -91,11 +85,12 @@ def draw(
     array: np.ndarray[Any, Any],
     limits: tuple[float, float] | None = None,
     colours: str | None = None,
+    *,
+    as_picture: bool | None = None,
 ) -> None:
     """Draw an array as a picture, an image or lines; `limits` are those of its values."""
-    picture = _as_picture(array) if limits is None else None
-    if picture is not None:
-        panel.imshow(picture)
+    if as_picture if as_picture is not None else colours is None and is_picture(array):
+        panel.imshow(picture(array, limits))
         return
     flat = array
     while flat.ndim > 2:
@@ -113,19 +108,3 @@ def draw(
     if limits is not None and limits[0] < limits[1]:
         margin = 0.05 * (limits[1] - limits[0])
         panel.set_ylim(limits[0] - margin, limits[1] + margin)
-
-
-def _as_picture(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return an array (height, width, 3) if it can be a picture, of bytes or of floats in 0 .. 1."""
-    if array.ndim != 3 or array.size == 0 or 3 not in (array.shape[0], array.shape[-1]):
-        return None
-    picture = array if array.shape[-1] == 3 else np.moveaxis(array, 0, -1)
-    if array.dtype == np.uint8 or (array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1):
-        return picture
-    return None
-
-
-def short_text(array: np.ndarray[Any, Any]) -> str:
-    """Return the value of a scalar, or dtype and shape of an array; at most 40 characters."""
-    text = str(array.item()) if array.ndim == 0 else f"{array.dtype} {array.shape}"
-    return text if len(text) <= 40 else f"{text[:37]}..."

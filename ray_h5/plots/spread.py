@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.plots.texts import value_text
+
 MOST_GROUPS = 64
 """The most files or labels with a line of their own in an image of a spread; more are combined into groups."""
 
@@ -15,7 +17,7 @@ def comparable(orders: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarr
     """Return orders whose values can be sorted together: as strings, unless all of them are numbers."""
     if all(order.dtype.kind in "biuf" for order in orders.values()):
         return dict(orders)
-    return {name: np.array([str(value) for value in order]) for name, order in orders.items()}
+    return {name: np.array([value_text(value) for value in order]) for name, order in orders.items()}
 
 
 def counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:

@@ -16,6 +16,7 @@ import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.arguments import as_names
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
@@ -23,7 +24,8 @@ from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
-from ray_h5.planning.padding import LENGTH, Padding, PadLike, pad_rows
+from ray_h5.planning.notices import warn_of_surprises
+from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.rows.kinds import RowKind, Windows
@@ -79,6 +81,9 @@ class H5Dataset(BatchedDataset):
         A sample is a step of an episode, with the values at some offsets from it.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
+        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : path-like, optional
@@ -131,6 +136,7 @@ class H5Dataset(BatchedDataset):
         rows: RowKind | None = None,
         windows: Windows | None = None,
         dtypes: Mapping[str, object] | None = None,
+        casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
@@ -147,6 +153,7 @@ class H5Dataset(BatchedDataset):
             rows=rows,
             windows=windows,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
@@ -167,8 +174,11 @@ class H5Dataset(BatchedDataset):
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)
+        warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
+        self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
+        self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         self._check_padding()
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
@@ -250,6 +260,11 @@ class H5Dataset(BatchedDataset):
             for batch, stop in zip(batches, stops, strict=True)
         ]
 
+    def will_read(self, indices: np.ndarray) -> None:
+        """Take the hint that these samples are read next; it does nothing while reads do not wait."""
+        if not self._closed:
+            self._source.will_read(indices)
+
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         padded = [name for name in self._padded_columns if name in arrays]
@@ -279,12 +294,12 @@ class H5Dataset(BatchedDataset):
 
     def _check_padding(self) -> None:
         if self.padding is not None:
-            self.padding.check(self.columns, [spec.name for spec in self._specs if spec.kind == "ragged"])
+            self.padding.check(self.columns, self._ragged)
 
     @property
     def _padded_columns(self) -> list[str]:
-        ragged = [spec.name for spec in self._specs if spec.kind == "ragged"]
-        return [] if self.padding is None else [name for name in ragged if self.padding.value(name) is not None]
+        padding = self.padding
+        return [] if padding is None else [name for name in self._ragged if padding.value(name) is not None]
 
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
@@ -320,23 +335,20 @@ class H5Dataset(BatchedDataset):
     def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return a batch whose rows of varying shape are padded, with their lengths."""
         assert self.padding is not None
-        ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged" and spec.name in arrays}
         padded = Sample()
         for name, values in whole.items():
-            spec, fill = ragged.get(name), self.padding.value(name)
+            spec, fill = self._ragged.get(name), self.padding.value(name)
             if spec is None or fill is None:
                 padded[name] = values
                 continue
-            rows = [np.asarray(row) for row in arrays[name]]
+            rows = cast_rows([np.asarray(row) for row in arrays[name]], spec)
             array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 
     def _values(self, name: str, array: np.ndarray) -> Any:
-        spec = next((spec for spec in self._specs if spec.name == name), None)
-        if spec is not None and spec.kind == "ragged":
-            return ragged_to_torch(array, spec)
-        return to_torch(array, name, as_bytes=spec is not None and spec.as_bytes)
+        spec = self._ragged.get(name)
+        return to_torch(array, name, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

@@ -87,6 +87,11 @@ class JoinedDataset(BatchedDataset):
                     found[i].append(PartOfBatch(part, places[start:stop] - bounds[i], mine))
         return found
 
+    def will_read(self, indices: np.ndarray) -> None:
+        """Take the hint that these samples are read next."""
+        for part, _, rows in self._by_part(indices):
+            self._parts[part].will_read(rows)
+
     def samples(self, parts: Sequence[PartOfBatch]) -> Sequence[Any]:
         """Return the samples of a batch that `read_batches` returned, transformed."""
         if len(parts) == 1:

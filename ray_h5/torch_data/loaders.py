@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
@@ -179,13 +181,25 @@ class H5DataLoader(DataLoader[Any]):
         return ordered
 
     def _calls(self) -> Iterator[list[list[int]]]:
-        """Yield the batches that each call reads. The first calls are small, so that the first batch comes soon."""
-        batches = self._index_batches()
+        """Yield the batches that each call reads.
+
+        The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
+        """
+        batches, left = self._index_batches(), self._num_batches()
         count = 1
         while call := list(itertools.islice(batches, count)):
             yield call
+            left -= len(call)
             fitting = max(1, _READ_BYTES // max(1, len(call[0]) * self.dataset.row_bytes))
             count = min(2 * count, self.prefetch_factor or min(_MAX_BATCHES, fitting))
+            if self.threads > 1:
+                count = int(max(1, min(count, -(-left // self.threads))))
+
+    def _num_batches(self) -> float:
+        try:
+            return len(self)
+        except TypeError:
+            return math.inf  # of a sampler without a length
 
     def _index_batches(self) -> Iterator[list[int]]:
         ordered = self._ordered
@@ -197,13 +211,19 @@ class H5DataLoader(DataLoader[Any]):
 
     def _in_threads(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
         waiting: deque[Future[list[_ReadBatch]]] = deque()
-        calls, in_time = self._calls(), True
+        calls, in_time = _with_later(self._calls(), self.threads), True
+
+        def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
+            if later is not None:
+                self.dataset.will_read(_indices(later))
+            return read(call)
+
         at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=copy_alone)
         try:
             # One call more than threads: a thread that is done has the next one at once.
-            for call in itertools.islice(calls, self.threads + 1):
-                waiting.append(pool.submit(read, call))
+            for each in itertools.islice(calls, self.threads + 1):
+                waiting.append(pool.submit(work, *each))
             while waiting:
                 in_time = bool(wait([waiting[0]], self.timeout or None).done)
                 if not in_time:
@@ -213,8 +233,8 @@ class H5DataLoader(DataLoader[Any]):
                         "give it more time"
                     )
                 batches = waiting.popleft().result()
-                for call in itertools.islice(calls, 1):
-                    waiting.append(pool.submit(read, call))
+                for each in itertools.islice(calls, 1):
+                    waiting.append(pool.submit(work, *each))
                 yield batches
         finally:
             # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
@@ -261,6 +281,22 @@ class H5DataLoader(DataLoader[Any]):
             f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, threads={self.threads}: "
             f"{self.dataset!r})"
         )
+
+
+def _with_later(
+    calls: Iterator[list[list[int]]], distance: int
+) -> Iterator[tuple[list[list[int]], list[list[int]] | None]]:
+    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
+    window: deque[list[list[int]] | None] = deque(itertools.islice(calls, distance))
+    for later in itertools.chain(calls, itertools.repeat(None, distance)):
+        window.append(later)
+        call = window.popleft()
+        if call is not None:
+            yield call, later
+
+
+def _indices(call: list[list[int]]) -> np.ndarray:
+    return np.array([index for batch in call for index in batch], np.int64)
 
 
 def _unchanged(read: Any) -> Any:

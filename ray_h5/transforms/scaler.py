@@ -39,7 +39,7 @@ def check_scaling(epsilon: float, constant: str) -> None:
         raise OptionError(f"constant={constant!r}: expected 'raise' or 'one'")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scaler:
     """The standardization of one column, from its moments.
 
@@ -137,6 +137,14 @@ class Scaler:
         array = self._checked(array, batched)
         return _tensor_scaled(array, self, _multiply_add) if is_tensor(array) else self._scaled(array, False)
 
+    @property
+    def summary(self) -> str:
+        """Mean and standard deviation in a few words; of several, the lowest and the highest."""
+        return f"mean {_range_of(self.mean)}, std {_range_of(self.moments.std())}"
+
+    def __repr__(self) -> str:
+        return f"Scaler({self.summary}, axis={self.moments.axis})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the scaler as lists, numbers and strings, which JSON stores exactly."""
         return {"moments": self.moments.to_dict(), "epsilon": self.epsilon, "constant": self.constant}
@@ -188,6 +196,11 @@ class Scaler:
         for row in range(0, len(array), rows):
             out[row : row + rows] = step(array[row : row + rows].astype(work), *parts)
         return out
+
+
+def _range_of(values: np.ndarray[Any, Any]) -> str:
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.4g}" if values.size == 1 else f"{low:.4g} to {high:.4g} at {values.size} places"
 
 
 def _fit_in_float32(scaler: Scaler) -> bool:

@@ -49,13 +49,12 @@ def test_every_path_that_is_named_exists(page):
             assert code in names, f"{page} names {code}"
 
 
-def test_the_page_that_inspect_names_has_that_heading(tmp_path, capsys):
+def test_the_page_that_inspect_names_exists(tmp_path, capsys):
     with h5py.File(tmp_path / "samples.h5", "w") as file:
         for number in range(40):
             file[f"sample_{number}/x"] = np.zeros((3, 2))
     assert main(["inspect", str(tmp_path / "samples.h5")]) == 0
-    page, heading = re.search(r"(docs/\S+), '([^']+)'", capsys.readouterr().out).groups()
-    assert f"## {heading}\n" in text_of(page)
+    assert re.search(r"docs/\w+\.md", capsys.readouterr().out)[0] in PAGES
 
 
 # The tree of CONTRIBUTING.md ----------------------------------------------------------------------

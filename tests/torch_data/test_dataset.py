@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from ray_h5.errors import (
+    CastError,
     NotFoundError,
     OptionError,
     PositionError,
@@ -172,14 +173,19 @@ def test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once(files, monkeypat
 
     calls = []
     plain = RowReader.read_into
-    monkeypatch.setattr(RowReader, "read_into", lambda self, *args: calls.append(self.path) or plain(self, *args))
+
+    def counting(self, *args, **options):
+        calls.append(self.path)
+        plain(self, *args, **options)
+
+    monkeypatch.setattr(RowReader, "read_into", counting)
     dataset = H5Dataset(files, ["fhr_st", "target", "weight"], kept_bytes=0)
     dataset.__getitems__([50, 1, 30, 2, 51, 1])
     assert sorted(calls) == sorted([files[0], files[2], files[3]])
 
 
 def test_folds_are_those_of_planning_and_never_part_a_patient(files):
-    folds = kfold(files, 3, seed=1)
+    folds = kfold(files, 3, "guid", "cs_label", seed=1)
     assert len(folds) == 3
     seen = []
     for train, valid in folds:
@@ -198,6 +204,7 @@ def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):
         file["epoch"] = np.array([9.5, 10.5, 10.9, 11.5], "f4")
         file["x"] = np.arange(4.0)
     options = {"columns": ["epoch", "x"], "predicate": where(epoch=10), "dtypes": {"epoch": "u1"}}
+    options["casting"] = "unsafe"
     dataset = H5Dataset(path, **options)
     assert [sample.x.item() for sample in dataset] == [1, 2]
     assert dataset.row_ids(range(len(dataset))).tolist() == plan_files([path], **options)[1].selection.tolist()
@@ -387,3 +394,42 @@ def test_text_that_is_not_utf_8(tmp_path):
     assert as_stored[1]["name"] == b"\xff\xfe"
     (batch,) = DataLoader(as_stored, batch_size=3)
     assert batch["name"] == [b"a", b"\xff\xfe", b"c"]
+
+
+def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.array([1, 2, 300, 4])
+        file["y"] = np.array([[0.5, 1], [2, 3], [4, 5], [6, np.nan]])
+    path, narrow = str(tmp_path / "a.h5"), {"x": "int8"}
+    dataset = H5Dataset(path, dtypes=narrow)
+    with pytest.raises(CastError, match=r"a\.h5: column 'x', row 2: the value 300 cannot be cast to int8"):
+        dataset[2]
+    with pytest.raises(CastError, match="row 2"):
+        list(loader(dataset, 4))
+    unsafe = H5Dataset(path, dtypes=narrow, casting="unsafe")
+    assert [sample.x.item() for sample in unsafe] == [1, 2, 44, 4]
+    assert next(iter(loader(unsafe, 4, shuffle=False)))["x"].tolist() == [1, 2, 44, 4]
+    with pytest.raises(CastError, match=r"column 'y', row 0: the value 0\.5 cannot be cast to int32"):
+        list(loader(H5Dataset(path, ["y"], dtypes={"y": "int32"}), 4))
+    assert H5Dataset(path, dtypes={"y": "float16"})[3].y.tolist()[0] == 6
+    with pytest.raises(OptionError, match="casting='safe': expected 'checked'"):
+        H5Dataset(path, casting="safe")
+
+
+def test_rows_that_are_left_out_need_no_cast(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.where(np.arange(64) % 2, 1000, np.arange(64))
+        file["odd"] = np.arange(64) % 2
+    dataset = H5Dataset(str(tmp_path / "a.h5"), ["x"], where(odd=0), dtypes={"x": "int8"})
+    assert [batch["x"].tolist() for batch in loader(dataset, 16, shuffle=False)] == [
+        list(range(0, 32, 2)),
+        list(range(32, 64, 2)),
+    ]
+    with pytest.raises(CastError, match="row 1: the value 1000"):
+        H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})
+    wrapped = H5Dataset(
+        str(tmp_path / "a.h5"), ["odd"], where(x=np.int64(1000).astype("i1")), dtypes={"x": "int8"}, casting="unsafe"
+    )
+    assert len(wrapped) == 32
+    with pytest.raises(CastError, match="row 1: the value 1000"):  # what was looked up unchecked does not count
+        H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})

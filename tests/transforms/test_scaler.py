@@ -282,3 +282,10 @@ def test_what_is_no_scaler():
     for state in ({}, None, [], {"moments": {}, "epsilon": 0, "constant": "one"}):
         with pytest.raises(OptionError, match="expected a result of"):
             Scaler.from_dict(state)
+
+
+def test_a_repr_shows_what_was_fitted_in_a_few_words():
+    values = np.arange(24.0).reshape(4, 2, 3)
+    assert repr(Scaler.fit(values)) == "Scaler(mean 11.5, std 6.922, axis=(0, 1, 2))"
+    found = repr(Scaler.fit(values, axis=(0, 2)))
+    assert found == "Scaler(mean 10 to 13 at 2 places, std 6.758 to 6.758 at 2 places, axis=(0, 2))"

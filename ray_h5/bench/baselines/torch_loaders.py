@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LazyH5Dataset", "PlainH5Dataset", "lazy_loader", "plain_loader"]
+__all__ = ["LARGE_CHUNK_CACHE", "LazyH5Dataset", "PlainH5Dataset", "lazy_loader", "plain_loader"]
 
-_CHUNK_CACHE_BYTES = 128 << 20
+LARGE_CHUNK_CACHE = 128 << 20
+"""A chunk cache that holds all rows of a dataset of the workloads, decoded, after the first epoch."""
 
 
 class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
@@ -30,9 +31,12 @@ class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
         The files, whose rows follow each other.
     columns
         Columns of a sample.
+    chunk_cache_bytes
+        The chunk cache of each dataset (``rdcc_nbytes``); by default that of h5py, which is 1 MiB or a little more.
     """
 
-    def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], columns: Sequence[str], chunk_cache_bytes: int | None = None) -> None:
+        self._options = {} if chunk_cache_bytes is None else {"rdcc_nbytes": chunk_cache_bytes}
         self._paths = list(paths)
         self._columns = list(columns)
         self._datasets: dict[int, dict[str, Any]] = {}
@@ -49,20 +53,26 @@ class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
         number = bisect.bisect_right(self._ends, index)
         row = index - (self._ends[number - 1] if number else 0)
         if number not in self._datasets:
-            file = h5py.File(self._paths[number], "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+            file = h5py.File(self._paths[number], "r", **self._options)
             self._datasets[number] = {name: file[name] for name in self._columns}
         return {name: torch.as_tensor(np.asarray(d[row])) for name, d in self._datasets[number].items()}
 
 
 def plain_loader(
-    paths: Sequence[str], columns: Sequence[str], *, batch_size: int, num_workers: int, shuffle: bool = False
+    paths: Sequence[str],
+    columns: Sequence[str],
+    *,
+    batch_size: int,
+    num_workers: int,
+    shuffle: bool = False,
+    chunk_cache_bytes: int | None = None,
 ) -> DataLoader[dict[str, torch.Tensor]]:
     """Return a DataLoader over `PlainH5Dataset` with the default collate.
 
     Its workers are persistent: their start is not timed.
     """
     return DataLoader(
-        PlainH5Dataset(paths, columns),
+        PlainH5Dataset(paths, columns, chunk_cache_bytes),
         batch_size=batch_size,
         shuffle=shuffle,
         num_workers=num_workers,

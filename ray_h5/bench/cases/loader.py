@@ -4,12 +4,16 @@ Loaders are made before the timing, and timed over whole epochs with persistent 
 the same number of workers, and take turns. The batches of our loaders are compared with h5py's bytes before a case is
 timed.
 
-The timed epochs follow epochs that have read the files. The chunk caches of the baseline (128 MiB a file) then hold
-every row decoded; ours holds rows too, up to its default of 128 MiB a file and 512 MiB in all. In `kept nothing` ours
-reads and decodes in each epoch, and the baseline does not.
+Each case is measured twice. With nothing kept, every epoch reads and decodes all rows again, on both sides: ours has
+`kept_bytes=0`, and the baseline has h5py's default chunk cache. In the cases named `kept`, the timed epochs follow
+epochs that have read the files, and both sides hold rows that were decoded: the baseline in chunk caches of 128 MiB a
+dataset, which hold all of them; ours up to its default of 128 MiB a file and 512 MiB in all.
 
-`combined` is `CombinedHDF5Dataset` with its defaults in a `DataLoader`. `warm` has all samples in its LRU cache and
-holds no other rows. `preload` reads the shard of one rank of `RankMemCachedH5Dataset`; its peak is the growth of
+`loader, 2 threads` compares two threads, the default, with one, nothing kept; in `1 ms a read` each read of a file
+waits, as one from a slow disk or a server does.
+
+`combined` is `CombinedHDF5Dataset` in a `DataLoader`. `warm, kept` has all samples in its LRU cache and holds no other
+rows. `preload` reads the shard of one rank of `RankMemCachedH5Dataset`; its peak is the growth of
 resident memory while it reads, divided by the bytes of the shard.
 """
 
@@ -18,20 +22,23 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+from unittest import mock
 
 import h5py
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5.bench.baselines.torch_loaders import lazy_loader, plain_loader
+from ray_h5.bench.baselines.torch_loaders import LARGE_CHUNK_CACHE, lazy_loader, plain_loader
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
+from ray_h5.storage.local import LocalFile
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5LazyDataset,
@@ -49,6 +56,11 @@ __all__ = ["bench_loader"]
 
 _COLUMNS = ("fhr_st", "target", "weight")
 _BATCH_SIZE = 64
+_WAITING_SIZE = 0.5
+"""An epoch whose reads wait takes seconds already at this size."""
+
+_Loaders: TypeAlias = dict[str, tuple[Iterable[Any], float]]
+"""Our loaders by the names of their cases, each with its goal."""
 
 
 def bench_loader(options: BenchOptions) -> list[Result]:
@@ -60,51 +72,89 @@ def bench_loader(options: BenchOptions) -> list[Result]:
         If an epoch does not deliver each row once, with the bytes that h5py reads.
     """
     workload = make_workload("signals", options.folder, options.size)
-    results: list[Result] = []
+    results = [result for workers in (0, 2) for result in _against_plain(workload, workers, options.turns, kept=False)]
+    waiting = make_workload("signals", options.folder, min(options.size, _WAITING_SIZE))
+    results += [_threads(workload, options.turns), _threads(waiting, options.turns, wait_s=1e-3)]
     for workers in (0, 2):
-        results += _against_plain(workload, workers, options.turns)
+        results += _against_plain(workload, workers, options.turns, kept=True)
         results.append(_against_lazy(workload, workers, options.turns))
     return results + _rank_cached(workload, options.turns)
 
 
-def _against_plain(workload: Workload, workers: int, turns: int) -> list[Result]:
-    files, fields = list(workload.paths), list(_COLUMNS)
-    process = {"batch_size": _BATCH_SIZE, "shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
-    ours: dict[str, tuple[Iterable[Any], float | None]] = {
-        "combined": (DataLoader(CombinedHDF5Dataset(files, fields), **process), 5),
-        "combined, warm": (
-            DataLoader(CombinedHDF5Dataset(files, fields, cache_size=workload.rows, kept_bytes=0), **process),
-            20,
-        ),
-        "combined, kept nothing": (
-            DataLoader(CombinedHDF5Dataset(files, fields, cache_size=0, kept_bytes=0), **process),
-            None,
-        ),
-        "loader, kept nothing": (
-            loader(files, _BATCH_SIZE, columns=fields, threads=workers, kept_bytes=0),
-            None,
-        ),
-        "create_optimized": (
-            create_optimized_dataloader(files, _BATCH_SIZE, workers, 0, 1, load_fields=fields, cache_size=0),
-            10,
-        ),
-        "loader": (loader(files, _BATCH_SIZE, columns=fields, threads=workers), 10),
-    }
+def _against_plain(workload: Workload, workers: int, turns: int, *, kept: bool) -> list[Result]:
+    ours = _kept(workload, workers) if kept else _nothing_kept(workload, workers)
     for each, _ in ours.values():
         verify_rows(workload.paths, _COLUMNS, each)
-    theirs = plain_loader(workload.paths, _COLUMNS, batch_size=_BATCH_SIZE, num_workers=workers, shuffle=True)
+    theirs = plain_loader(
+        workload.paths,
+        _COLUMNS,
+        batch_size=_BATCH_SIZE,
+        num_workers=workers,
+        shuffle=True,
+        chunk_cache_bytes=LARGE_CHUNK_CACHE if kept else None,
+    )
     contestants: dict[str, Callable[[], object]] = {
         name: partial(count_rows, each, workload.rows) for name, (each, _) in ours.items()
     }
     contestants["plain_loader"] = partial(count_rows, theirs, workload.rows)
     # Each worker of ours has its own cache, and reads other samples in each epoch: the first epochs fill it.
-    seconds = run_turns(contestants, turns, warmups=4 if workers else 1)
+    seconds = run_turns(contestants, turns, warmups=4 if workers and kept else 1)
     return [
         Contest("loader", f"{name}, {workers} workers", {**seconds, OURS: seconds[name]}).against(
             "plain_loader", amount=workload.rows, unit="rows/s", goal=goal
         )
         for name, (_, goal) in ours.items()
     ]
+
+
+def _nothing_kept(workload: Workload, workers: int) -> _Loaders:
+    files, fields = list(workload.paths), list(_COLUMNS)
+    combined = CombinedHDF5Dataset(files, fields, cache_size=0, kept_bytes=0)
+    return {
+        "loader": (loader(files, _BATCH_SIZE, columns=fields, threads=workers, kept_bytes=0), 8),
+        "combined": (DataLoader(combined, **_process(workers)), 5),
+    }
+
+
+def _kept(workload: Workload, workers: int) -> _Loaders:
+    files, fields = list(workload.paths), list(_COLUMNS)
+    warm = CombinedHDF5Dataset(files, fields, cache_size=workload.rows, kept_bytes=0)
+    optimized = create_optimized_dataloader(files, _BATCH_SIZE, workers, 0, 1, load_fields=fields, cache_size=0)
+    return {
+        "loader, kept": (loader(files, _BATCH_SIZE, columns=fields, threads=workers), 10),
+        "combined, kept": (DataLoader(CombinedHDF5Dataset(files, fields), **_process(workers)), 5),
+        "combined, warm, kept": (DataLoader(warm, **_process(workers)), 20),
+        "create_optimized, kept": (optimized, 10),
+    }
+
+
+def _process(workers: int) -> dict[str, Any]:
+    return {"batch_size": _BATCH_SIZE, "shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
+
+
+def _threads(workload: Workload, turns: int, *, wait_s: float = 0) -> Result:
+    """Compare two threads with one. Their epochs are short, so there are more turns."""
+    one, two = (
+        loader(list(workload.paths), _BATCH_SIZE, columns=list(_COLUMNS), threads=threads, kept_bytes=0)
+        for threads in (1, 2)
+    )
+    contestants = {OURS: partial(count_rows, two, workload.rows), "1 thread": partial(count_rows, one, workload.rows)}
+    with _reads_that_wait(wait_s):
+        seconds = run_turns(contestants, turns if wait_s else max(turns, 15))
+    case, goal = ("loader, 2 threads, 1 ms a read", 1.8) if wait_s else ("loader, 2 threads", 0.95)
+    return Contest("loader", case, seconds).against("1 thread", amount=workload.rows, unit="rows/s", goal=goal)
+
+
+@contextmanager
+def _reads_that_wait(wait_s: float) -> Iterator[None]:
+    read_into = LocalFile.read_into
+
+    def waiting(source: LocalFile, offset: int, buffer: memoryview) -> None:
+        time.sleep(wait_s)
+        read_into(source, offset, buffer)
+
+    with mock.patch.object(LocalFile, "read_into", waiting) if wait_s else nullcontext():
+        yield
 
 
 def _against_lazy(workload: Workload, workers: int, turns: int) -> Result:
@@ -118,7 +168,7 @@ def _against_lazy(workload: Workload, workers: int, turns: int) -> Result:
     )
     theirs = lazy_loader(path, "fhr_st", "target", batch_size=_BATCH_SIZE, num_workers=workers, shuffle=True)
     contestants = {OURS: partial(count_rows, ours, rows), "lazy_loader": partial(count_rows, theirs, rows)}
-    contest = Contest("loader", f"lazy, {workers} workers", run_turns(contestants, turns))
+    contest = Contest("loader", f"lazy, kept, {workers} workers", run_turns(contestants, turns))
     return contest.against("lazy_loader", amount=rows, unit="rows/s", goal=1.3)
 
 

@@ -15,7 +15,7 @@ import ray.data
 
 import ray_h5
 from ray_h5.bench.baselines.ray_reads import ray_naive, ray_parquet, write_parquet
-from ray_h5.bench.baselines.torch_loaders import plain_loader
+from ray_h5.bench.baselines.torch_loaders import LARGE_CHUNK_CACHE, plain_loader
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows, verify_rows
@@ -44,7 +44,13 @@ def bench_ray(options: BenchOptions) -> list[Result]:
         If Ray is already running in this process, or an epoch does not deliver each row once.
     """
     workload = make_workload("signals", options.folder, options.size)
-    loader = plain_loader(workload.paths, _COLUMNS, batch_size=_BATCH_SIZE, num_workers=_LOADER_WORKERS)
+    loader = plain_loader(
+        workload.paths,
+        _COLUMNS,
+        batch_size=_BATCH_SIZE,
+        num_workers=_LOADER_WORKERS,
+        chunk_cache_bytes=LARGE_CHUNK_CACHE,
+    )
     # This forks its workers, while this process has no threads of Ray.
     count_rows(loader, workload.rows)
     epoch_bytes = workload.rows * workload.row_bytes(_COLUMNS)

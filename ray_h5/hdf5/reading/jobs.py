@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.reading.ahead import ReadAhead
+from ray_h5.hdf5.reading.turn import Turn
+from ray_h5.storage.byte_source import ByteSource
 
 
 @dataclass(slots=True)
@@ -44,12 +48,33 @@ _STATS_LOCK = PerProcess(threading.Lock)
 """One lock for all counts: it is held for a few additions, once a read."""
 
 
+_TIMED = 4
+"""One read in this many is timed while reads do not wait: to take the time costs a tenth of a small read."""
+
+
 @dataclass(slots=True)
 class Worker:
     """The buffers that one thread reuses while it reads, and its counts."""
 
+    ahead: ReadAhead = field(default_factory=ReadAhead)
+    turn: Turn = field(default_factory=Turn)
     stats: ReadStats = field(default_factory=ReadStats)
     _buffers: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def fetch(self, byte_source: ByteSource, offset: int, buffer: np.ndarray) -> None:
+        """Fill `buffer` with the bytes at `offset`."""
+        stats, ahead = self.stats, self.ahead
+        stats.requests += 1
+        stats.bytes_read += len(buffer)
+        if stats.requests % _TIMED != 1 and not ahead.times.is_in_doubt:
+            byte_source.read_into(offset, buffer.data)
+            return
+        if ahead.times.waits_long:
+            self.turn.give_up()
+        if ahead.is_due(stats.requests):
+            with self.turn.paused():
+                ahead.hint()
+        ahead.read_into(byte_source, offset, buffer.data)
 
     def buffer(self, name: str, nbytes: int) -> np.ndarray:
         """Return `nbytes` bytes of the buffer called `name`; they are valid until the next call with this name."""
@@ -66,6 +91,23 @@ Job = Callable[[Worker], None]
 """A piece of a read that depends on no other piece."""
 
 
+class Fetch(partial[None]):
+    """A job that fetches one byte range of the file: its first arguments are the offset and the size."""
+
+    is_short = True
+    """Whether one thread of the process at a time runs it; see `Turn`. Other kinds of jobs need not say so."""
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        return self.args[0], self.args[1]
+
+
+class LongFetch(Fetch):
+    """A job that takes long without the interpreter's lock: it copies or decodes many bytes."""
+
+    is_short = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InTurn:
     """Jobs for one thread: they hold a lock most of the time, or are short.
@@ -76,24 +118,49 @@ class InTurn:
 
     jobs: Sequence[Job]
 
+    @property
+    def is_short(self) -> bool:
+        """Whether its jobs are short; they are of one kind."""
+        return getattr(self.jobs[0], "is_short", False)
+
     def __call__(self, worker: Worker) -> None:
         for job in self.jobs:
             job(worker)
 
 
-def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
-    """Run all jobs in up to `threads` threads, and return what they cost."""
+def ranges_of(jobs: Sequence[Job]) -> list[tuple[int, int]]:
+    """Return the byte ranges that jobs fetch, as (offset, size), in the order of the jobs."""
+    return [job.extent for job in _single(jobs) if isinstance(job, Fetch)]
+
+
+def _single(jobs: Sequence[Job]) -> Iterator[Job]:
+    for job in jobs:
+        if isinstance(job, InTurn):
+            yield from job.jobs
+        else:
+            yield job
+
+
+def run_jobs(jobs: Sequence[Job], threads: int, ahead: ReadAhead | None = None) -> ReadStats:
+    """Run all jobs in up to `threads` threads, and return what they cost.
+
+    `ahead` has begun the read that they belong to.
+    """
+    ahead = ReadAhead() if ahead is None else ahead
+    if threads == 1:
+        return _alone(jobs, Worker(ahead))
     in_turn = [job for job in jobs if isinstance(job, InTurn)]
     shared = deque(job for job in jobs if not isinstance(job, InTurn))
     # A thread without a job would only cost its start.
     threads = min(threads, len(shared) + bool(in_turn)) or 1
     if threads == 1:
-        return _work(jobs, deque())
+        return _alone(jobs, Worker(ahead))
     total = ReadStats()
     own = [in_turn, *[[]] * (threads - 1)]  # the first thread alone runs the jobs for one thread
+    workers = [Worker(ahead) for _ in own]
     with ThreadPoolExecutor(threads, thread_name_prefix="ray_h5") as pool:
         try:
-            for stats in pool.map(_work, own, [shared] * threads):
+            for stats in pool.map(_work, own, [shared] * threads, workers):
                 total.add(stats)
         except BaseException:
             shared.clear()  # an error, or Ctrl-C: the other threads end after their current job
@@ -101,9 +168,23 @@ def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
     return total
 
 
-def _work(own: Sequence[Job], shared: deque[Job]) -> ReadStats:
+def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
+    """Run jobs in this thread, the short ones in turn with other threads of the process that read."""
+    turn, times = worker.turn, worker.ahead.times
+    try:
+        for job in jobs:
+            if not getattr(job, "is_short", False):
+                turn.give_up()
+            elif not turn.is_held and not times.waits_long:
+                turn.take()
+            job(worker)
+    finally:
+        turn.give_up()
+    return worker.stats
+
+
+def _work(own: Sequence[Job], shared: deque[Job], worker: Worker) -> ReadStats:
     """Run the jobs in `own`, then jobs that all threads share until none is left."""
-    worker = Worker()
     try:
         for job in own:
             job(worker)

@@ -60,6 +60,11 @@ class SegmentedColumn:
         self._index_of = index_of
         self._reader_of = reader_of
 
+    @property
+    def needs_library(self) -> bool:
+        """Whether its jobs need libhdf5."""
+        return not all(layout.direct for layout in self._segments.layouts)
+
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``."""
         if not len(request):

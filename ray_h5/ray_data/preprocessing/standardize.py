@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["PreprocessorNotFittedError", "Standardize"]
 
 
+_MAX_SHOWN = 4
+"""The most columns whose fitted values are shown."""
+
+
 class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException):
     """A preprocessor is used before it is fitted; both Ray's error of that name and a `RayH5Error`."""
 
@@ -262,7 +266,9 @@ class Standardize(Preprocessor):
         return made
 
     def __repr__(self) -> str:
-        return f"Standardize({self.columns!r}, axis={self.axis!r})"
+        fitted = "; ".join(f"{name}: {scaler.summary}" for name, scaler in list(self.stats_.items())[:_MAX_SHOWN])
+        more = f"; and {len(self.stats_) - _MAX_SHOWN} more" if len(self.stats_) > _MAX_SHOWN else ""
+        return f"Standardize({self.columns!r}, axis={self.axis!r}, {fitted + more or 'not fitted'})"
 
 
 def _is_batch(data: Any) -> bool:

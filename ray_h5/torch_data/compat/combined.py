@@ -68,7 +68,8 @@ class CombinedHDF5Dataset(H5Dataset):
         Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option
         of its own.
     dtype : torch.dtype
-        float16, bfloat16, float32 or float64.
+        float16, bfloat16, float32 or float64. Integers are rounded to it; a value that is too large for it is an
+        error, unless ``casting="unsafe"``.
     stats_path : path-like, optional
         An HDF5 file of statistics: fields become ``(x - mean) / (std + 1e-8)``. It has a group for each field with
         ``mean`` and ``std``, one for each channel (the first axis of a sample) or one for all. The attributes
@@ -85,8 +86,8 @@ class CombinedHDF5Dataset(H5Dataset):
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
-        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`
-        and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
+        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`,
+        `casting` and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
         of `kfold`: it has to hold too, for the values as the files store them.
 
     Raises
@@ -285,7 +286,8 @@ class CombinedHDF5Dataset(H5Dataset):
         return True
 
     def _cast(self, cast: Cast) -> Cast:
-        return _FloatsOrBool(cast.dtypes, _NUMPY_DTYPES.get(self.dtype, np.float32), self._fields)
+        floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
+        return _FloatsOrBool(cast.dtypes, cast.casting, floats, self._fields)
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -320,10 +322,11 @@ class _FloatsOrBool(Cast):
                 "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
             )
         if spec.name in _BOOLS:
-            return spec.cast(bool)
+            return spec.cast(bool, "unsafe")  # a label that is not 0 is True, whatever it is
         # float16 has neither the range of what is not standardised yet, nor numbers as small as epsilon.
         is_wide = self.fields is not None and self.fields.standardises(spec.name)
-        return spec.cast(np.result_type(self.floats, np.float32) if is_wide else self.floats)
+        floats = np.result_type(self.floats, np.float32) if is_wide else self.floats
+        return spec.cast(floats, "rounded" if self.casting == "checked" else self.casting)
 
 
 def _one_a_row(values: np.ndarray) -> np.ndarray:

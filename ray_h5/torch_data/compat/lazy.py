@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.casting import Casting, as_casting
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (
@@ -67,6 +68,8 @@ class H5LazyDataset(BatchedDataset):
         transforms. They may also be given by position, after `y_key`; then the other arguments follow as above.
     as_tensors : bool
         Whether transforms get inputs and targets as tensors.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
 
     Raises
     ------
@@ -98,6 +101,7 @@ class H5LazyDataset(BatchedDataset):
         *,
         aux_keys: str | Sequence[str] | None = None,
         as_tensors: bool = False,
+        casting: Casting = "checked",
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.path = one_path(path, type(self).__name__)
@@ -110,6 +114,7 @@ class H5LazyDataset(BatchedDataset):
         self.as_tensors = as_tensors
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr = swmr
+        self.casting = as_casting(casting)
         self._open = PerProcess(_OpenPair)
         reader, live = open_reader(self.path, swmr)
         with reader:
@@ -191,10 +196,10 @@ class H5LazyDataset(BatchedDataset):
         # column before the other: they are not read as columns of one length.
         first = 1 if is_live else len(names)
         at_once = {names[i]: out[i] for i in reversed(range(first))}
-        reader.read_into(at_once, rows, places)
+        reader.read_into(at_once, rows, places, casting=self.casting)
         for i, name in enumerate(names):
             if at_once.get(name) is not out[i]:
-                reader.read_into({name: out[i]}, rows, places)
+                reader.read_into({name: out[i]}, rows, places, casting=self.casting)
 
     def _sample(self, values: list[Any]) -> Any:
         delivered, aux = values[: self._num_delivered], values[self._num_delivered :]

@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.reading.casting import Casting, as_casting
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
@@ -75,6 +76,8 @@ class RankMemCachedH5Dataset(BatchedDataset):
         libhdf5's chunk cache; no effect, because all samples are in memory.
     swmr : bool
         As in `H5LazyDataset`.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
     log_fn : callable
         Called with messages for people.
     restrict_to_indices : sequence of int, optional
@@ -117,6 +120,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         rdcc_nslots: int = RDCC_NSLOTS,
         rdcc_w0: float = RDCC_W0,
         swmr: bool = True,
+        casting: Casting = "checked",
         log_fn: Callable[[str], None] = print,
         x_dtype: Any = ...,
         y_dtype: Any = ...,
@@ -128,6 +132,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         self.rank, self.world_size = _distributed()
         self.path = one_path(path, type(self).__name__)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
+        self.casting = as_casting(casting)
         self.transform, self.target_transform = transform, target_transform
         self.x_dtype = _either("x", dtype_x, x_dtype, np.float32)
         self.y_dtype = _either("y", dtype_y, y_dtype, None)
@@ -213,7 +218,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
                 for layout, dtype in zip(layouts, dtypes, strict=False)
             ]
             for layout, tensor in zip(layouts, tensors, strict=True):
-                reader.read_into({layout.name: tensor.numpy()}, rows)
+                reader.read_into({layout.name: tensor.numpy()}, rows, casting=self.casting)
         return tensors
 
     def _rows(self, num_rows: int) -> np.ndarray:

@@ -513,3 +513,15 @@ def test_ray_may_make_an_augmentation_of_its_class(signals, kind):
     made = ds.map_batches(kind, fn_constructor_args=("wide",), fn_constructor_kwargs=arguments, concurrency=1)
     expected = ds.map_batches(kind("wide", **arguments))
     assert np.array_equal(rows_of(made, "wide"), rows_of(expected, "wide"))
+
+
+def test_a_repr_shows_what_was_fitted_in_a_few_words():
+    standardize = Standardize(["x", "y"], axis=(0, 2))
+    assert repr(standardize) == "Standardize(['x', 'y'], axis=(0, 2), not fitted)"
+    scaler = Scaler.fit(np.arange(24.0).reshape(4, 2, 3), axis=(0, 2))
+    standardize.stats_ = {"x": scaler, "y": scaler}
+    shown = "mean 10 to 13 at 2 places, std 6.758 to 6.758 at 2 places"
+    assert repr(standardize) == f"Standardize(['x', 'y'], axis=(0, 2), x: {shown}; y: {shown})"
+    many = Standardize([str(i) for i in range(40)])
+    many.stats_ = dict.fromkeys(many.columns, scaler)
+    assert repr(many).endswith("; and 36 more)")

@@ -1,0 +1,72 @@
+"""Benches whose figures depend on the state of the machine before each turn."""
+
+import os
+
+import numpy as np
+import pytest
+
+from ray_h5.bench import BENCHES, BenchOptions
+from ray_h5.bench.measure import run_turns
+from ray_h5.bench.workloads import make_workload
+from ray_h5.storage.local import LocalFile
+
+
+def test_what_comes_before_a_turn_comes_before_each_contestant():
+    seen = []
+    contestants = {name: lambda name=name: seen.append(name) for name in "ab"}
+    run_turns(contestants, 2, before=lambda: seen.append("before"))
+    assert seen[::2] == ["before"] * 6
+    assert sorted(seen[1::2]) == ["a"] * 3 + ["b"] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system has no hints")
+def test_bench_cold_compares_with_the_bare_loops_and_lets_pages_go(tmp_path, monkeypatch):
+    asked = []
+    advise = os.posix_fadvise
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments[3]) or advise(*arguments))
+    found = BENCHES["cold"](BenchOptions(0.01, folder=str(tmp_path)))
+    baselines = [each.baseline for each in found if each.case == "shuffled epoch, 2 threads"]
+    assert baselines == ["plain_loader", "preads", "preads, hints 64 ahead"]
+    assert [each.case for each in found if each.baseline == "without hints"] == [
+        "sequential epoch, cold",
+        "shuffled epoch, warm",
+        "sequential epoch, warm",
+    ]
+    assert {os.POSIX_FADV_DONTNEED, os.POSIX_FADV_WILLNEED} <= set(asked)
+
+
+def test_reads_of_the_bare_loop_are_all_chunks_of_all_rows(tmp_path):
+    from ray_h5.bench.cases.cold import _Reads
+
+    workload = make_workload("signals", str(tmp_path), 0.01)
+    reads = _Reads.of(workload)
+    assert len(reads.extents) == 3 * workload.rows
+    assert len({(number, extent.offset) for number, extent in reads.extents}) == len(reads.extents)
+    by_row = np.array([number for number, _ in reads.extents]).reshape(-1, 3)
+    assert (by_row == by_row[:, :1]).all()
+    reads.run(0)
+    reads.run(64)
+
+
+def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkeypatch):
+    from ray_h5.bench.baselines import torch_loaders
+    from ray_h5.bench.cases import loader
+
+    caches, plain = [], torch_loaders.PlainH5Dataset
+
+    def recorded(paths, columns, chunk_cache_bytes=None):
+        caches.append(chunk_cache_bytes)
+        return plain(paths, columns, chunk_cache_bytes)
+
+    monkeypatch.setattr(torch_loaders, "PlainH5Dataset", recorded)
+    monkeypatch.setattr(loader, "_WAITING_SIZE", 0.01)
+    workload = make_workload("signals", str(tmp_path), 0.01)
+    nothing = loader._against_plain(workload, 0, 5, kept=False)
+    kept = loader._against_plain(workload, 0, 5, kept=True)
+    assert caches == [None, torch_loaders.LARGE_CHUNK_CACHE]
+    assert not any("kept" in each.case for each in nothing)
+    assert all("kept" in each.case for each in kept)
+    read_into = LocalFile.read_into
+    found = [loader._threads(workload, 5), loader._threads(workload, 5, wait_s=1e-3)]
+    assert [each.case for each in found] == ["loader, 2 threads", "loader, 2 threads, 1 ms a read"]
+    assert LocalFile.read_into is read_into
