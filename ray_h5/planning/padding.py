@@ -71,8 +71,10 @@ class Padding:
                     f"Leave that one out with columns=[...], or name the columns to pad, such as pad={{'x': 0.0}}."
                 )
 
-    def value(self, name: str) -> float | None:
-        """Return what fills up rows of a column; None if it is not padded."""
+    def value(self, name: str, element: np.dtype | None = None) -> float | None:
+        """Return what fills up rows of a column; None if it is not padded, as text where no column is named."""
+        if element is not None and element.kind not in "biufc" and not isinstance(self._pad, dict):
+            return None
         found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if found is None or found is False else 0.0 if found is True else found
 

@@ -294,12 +294,15 @@ class H5Dataset(BatchedDataset):
 
     def _check_padding(self) -> None:
         if self.padding is not None:
-            self.padding.check(self.columns, self._ragged)
+            self.padding.check(self.columns, self._padded_columns)
 
     @property
-    def _padded_columns(self) -> list[str]:
-        padding = self.padding
-        return [] if padding is None else [name for name in self._ragged if padding.value(name) is not None]
+    def _padded_columns(self) -> dict[str, float]:
+        """The columns that are padded, with what fills them up; lists of text only if they are named, an error."""
+        if self.padding is None:
+            return {}
+        fills = {name: self.padding.value(name, spec.element) for name, spec in self._ragged.items()}
+        return {name: fill for name, fill in fills.items() if fill is not None}
 
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
@@ -334,13 +337,12 @@ class H5Dataset(BatchedDataset):
 
     def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return a batch whose rows of varying shape are padded, with their lengths."""
-        assert self.padding is not None
-        padded = Sample()
+        padded, fills = Sample(), self._padded_columns
         for name, values in whole.items():
-            spec, fill = self._ragged.get(name), self.padding.value(name)
-            if spec is None or fill is None:
+            if name not in fills:
                 padded[name] = values
                 continue
+            spec, fill = self._ragged[name], fills[name]
             rows = cast_rows([np.asarray(row) for row in arrays[name]], spec)
             array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)

@@ -47,8 +47,9 @@ def test_a_loader(path):
     check(loader(path, batch_size=3, shuffle=False, columns=["x"], rows=ROWS, pad={"x": -1}))
 
 
-def test_texts_stay_lists(path):
-    dataset = H5Dataset(path, ["x", "words"], rows=ROWS, pad={"x": 0})
+@pytest.mark.parametrize("pad", [True, {"x": 0}])
+def test_texts_stay_lists(path, pad):
+    dataset = H5Dataset(path, ["x", "words"], rows=ROWS, pad=pad)
     assert [len(sample["words"]) for sample in dataset] == [length - 1 for length in LENGTHS]
 
 
