@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -17,12 +17,12 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.checks.attributes import TextGuard
-from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.group_attributes import Attribute
+from ray_h5.hdf5.metadata.group_columns import ColumnBuilder
 from ray_h5.hdf5.metadata.links import Trail, open_object, stored_name
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.tree import H5Tree
-from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Segments
+from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable
 from ray_h5.messages import few, near_names
 
 _MAX_DEPTH = 32
@@ -31,14 +31,8 @@ _MAX_DEPTH = 32
 _MAX_ALIASES = 1 << 13
 """Names in groups that are listed again under another name. A few dozen links can make any number of these."""
 
-_MAX_VALUES = 1 << 62
-"""Values of a column, in all groups: above this, int64 cannot number them."""
-
-_MAX_TEXT_BYTES = 1 << 20
-"""Most bytes of an attribute of fixed length: a damaged type can claim 2 GiB."""
 
 _DIGITS = re.compile(r"([0-9]+)")
-_MAX_SHOWN = 5
 _PROBED_NAMES = 1000
 
 
@@ -102,139 +96,6 @@ def read_group_table(
     return table, walk.refused
 
 
-@dataclass(slots=True, eq=False)
-class _Class:
-    """Datasets of one column that were described together."""
-
-    type_id: h5py.h5t.TypeID
-    properties: h5py.h5p.PropDCID
-    layout: ColumnLayout
-    array_shape: tuple[int, ...]
-    number: int
-
-    def holds(self, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID) -> bool:
-        return bool(dataset.get_type().equal(self.type_id)) and bool(properties.equal(self.properties))
-
-
-_Alike = tuple[tuple[bool, ...], tuple[int, ...] | None]
-"""Which axes of a dataset can grow, and the shape of a chunk: datasets of one class agree in them."""
-
-
-@dataclass(slots=True, eq=False)
-class _Builder:
-    """One column that is being collected."""
-
-    path: str
-    name: str
-    paths: list[str | None] = field(default_factory=list)
-    class_of: list[int] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    classes: dict[_Alike, list[_Class]] = field(default_factory=dict)
-    first: _Class | None = None
-    axes: int = 0
-    by_unit: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    layouts: list[ColumnLayout] = field(default_factory=list)
-
-    def add(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
-        """Add a dataset as the next segment."""
-        properties = dataset.get_create_plist()
-        if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
-            # Before its shape is asked for: libhdf5 would open the other files.
-            raise UnsupportedColumnError(
-                f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual "
-                "dataset or external storage), which rows that are groups cannot have. Copy them into the file, or "
-                "leave the column out."
-            )
-        space = dataset.get_space()
-        if space.get_simple_extent_type() == h5py.h5s.NULL:
-            raise UnsupportedColumnError(
-                f"{self.path}: column {self.name!r}: {path!r} has an empty (null) dataspace, and no values"
-            )
-        dims = space.get_simple_extent_dims()
-        growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
-        chunked = properties.get_layout() == h5py.h5d.CHUNKED
-        alike = (growing, properties.get_chunk()) if chunked else ((False,) * len(dims), None)
-        candidates = self.classes.setdefault(alike, [])
-        found = next((each for each in candidates if each.holds(dataset, properties)), None)
-        if found is None:
-            found = self._described(path, dataset, len(dims))
-            candidates.append(found)
-        shape = (*dims, *found.array_shape)
-        row_shape = shape[1:] if dims else shape
-        unit = (found.number, row_shape)
-        if unit not in self.by_unit:
-            self.by_unit[unit] = len(self.layouts)
-            self.layouts.append(replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None))
-        self.paths.append(path)
-        self.class_of.append(self.by_unit[unit])
-        self.shapes.append(shape)
-        offset = dataset.get_offset() if found.layout.storage == "contiguous" else None
-        self.offsets.append(NOT_WRITTEN if offset is None else offset)
-
-    def _described(self, path: str, dataset: h5py.h5d.DatasetID, axes: int) -> _Class:
-        opened = h5py.Dataset(dataset, readonly=True)
-        layout = describe_column(opened, path, path=self.path, at_home=True, sources=(), single_ok=True)
-        array_shape = layout.shape[max(1, axes) :]
-        number = sum(map(len, self.classes.values()))
-        found = _Class(dataset.get_type(), dataset.get_create_plist(), layout, array_shape, number)
-        if self.first is None:
-            self.first, self.axes = found, axes
-        self._check_same(found, axes, path)
-        return found
-
-    def _check_same(self, found: _Class, axes: int, path: str) -> None:
-        assert self.first is not None
-        one, other = self.first.layout, found.layout
-        # Texts of other lengths are texts.
-        alike = one.kind == other.kind and (one.dtype == other.dtype or one.kind == "string")
-        if alike and axes == self.axes and len(found.array_shape) == len(self.first.array_shape):
-            self._check_enum(other, path)
-            return
-        raise SchemaMismatchError(
-            f"{self.path}: column {self.name!r}: expected {_described_type(self.first, self.axes)}, as in "
-            f"{self._first_path!r}, found {_described_type(found, axes)} in {path!r}. Rows may differ in length, not "
-            "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
-            "columns=[...]."
-        )
-
-    def _check_enum(self, layout: ColumnLayout, path: str) -> None:
-        assert self.first is not None
-        if sorted(layout.enum) != sorted(self.first.layout.enum):
-            raise SchemaMismatchError(
-                f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.enum)}, that of "
-                f"{self._first_path!r} is {dict(self.first.layout.enum)}: their integers mean other things. Leave the "
-                "column out with columns=[...], or write one enum."
-            )
-
-    @property
-    def _first_path(self) -> str:
-        return next(path for path in self.paths if path is not None)
-
-    def segments(self) -> Segments:
-        shapes = np.array(self.shapes, np.int64).reshape(len(self.shapes), len(self.shapes[0]))
-        single = not self.axes
-        if not single and shapes[:, 0].astype(np.float64).sum() >= _MAX_VALUES:
-            raise CorruptFileError(
-                f"{self.path}: column {self.name!r}: its datasets have {shapes[:, 0].astype(np.float64).sum():.0f} "
-                "values along the first axis, more than a file can hold: its metadata is damaged"
-            )
-        return Segments(
-            self.name,
-            tuple(self.paths),
-            tuple(self.layouts),
-            np.array(self.class_of, np.int32),
-            shapes,
-            np.array(self.offsets, np.int64),
-            single,
-        )
-
-
-def _described_type(found: _Class, axes: int) -> str:
-    array = f" of shape {found.array_shape}" if found.array_shape else ""
-    return f"{found.layout.dtype}{array} with {axes} axes"
-
-
 class _Listed:
     """Counts groups that are listed again by another name: links may lead to a group on very many ways."""
 
@@ -264,7 +125,7 @@ class _Walk:
         self._pattern = pattern
         self._wanted = wanted
         self._kinds: dict[str, type] = {}
-        self._builders: dict[str, _Builder] = {}
+        self._builders: dict[str, ColumnBuilder] = {}
         self._listed = _Listed(tree.path)
         self.refused: dict[str, RayH5Error] = {}
 
@@ -284,7 +145,7 @@ class _Walk:
         if self._pattern.order == "name":
             found.sort(key=lambda each: natural_key(each[0]))
         guard = TextGuard(root.file) if self._pattern.attrs else None
-        attributes = {name: _Attribute(self._path, name, guard) for name in self._pattern.attrs}
+        attributes = {name: Attribute(self._path, name, guard) for name in self._pattern.attrs}
         datasets = self._is_dataset(*found[0])
         for number, (name, parent) in enumerate(found):
             opened = self._open(parent, name, datasets=datasets)
@@ -417,7 +278,7 @@ class _Walk:
         if builder is None:
             if number:
                 raise self._differs(f"{path!r} is not in the groups before it")
-            builder = self._builders[column] = _Builder(self._path, column)
+            builder = self._builders[column] = ColumnBuilder(self._path, column)
         try:
             builder.add(path, dataset)
         except UnsupportedColumnError as exc:
@@ -471,93 +332,6 @@ class _Walk:
 
     def _leads_to_wanted(self, path: str) -> bool:
         return self._wanted is None or any(each == path or each.startswith(path + "/") for each in self._wanted)
-
-
-@dataclass(slots=True, eq=False)
-class _Attribute:
-    """One attribute of all groups, as it is collected."""
-
-    path: str
-    name: str
-    guard: TextGuard | None
-    _values: list[Any] = field(default_factory=list)
-    _is_text: bool = False
-    _read: Callable[[h5py.h5a.AttrID], Any] | None = None
-    _type: h5py.h5t.TypeID | None = None
-
-    def add(self, group: str, opened: Any) -> None:
-        name = self.name.encode()
-        if not h5py.h5a.exists(opened, name):
-            raise SchemaMismatchError(
-                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
-                f"{near_names(self.name, _attribute_names(opened))}"
-            )
-        found = h5py.h5a.open(opened, name)
-        if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-            raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text"
-            )
-        if self._type is None or not found.get_type().equal(self._type):
-            self._prepare(group, found)
-        assert self._read is not None
-        if self._is_text and self.guard is not None:
-            self.guard.check(group, self.name)
-        self._values.append(self._read(found))
-
-    def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
-        dtype = found.dtype
-        if found.shape not in {(), (1,)} or not _is_plain(dtype):
-            raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
-                "expected one number or one text"
-            )
-        if dtype.itemsize > _MAX_TEXT_BYTES:
-            raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} claims {dtype.itemsize} bytes; expected at most "
-                f"{_MAX_TEXT_BYTES}"
-            )
-        self._type = found.get_type()
-        self._is_text = dtype.hasobject
-        native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
-
-        def read(attribute: h5py.h5a.AttrID) -> Any:
-            value = np.zeros(attribute.shape, native)
-            attribute.read(value)
-            return value.reshape(-1)[0]
-
-        self._read = read
-
-    def values(self) -> np.ndarray:
-        texts = [isinstance(value, (bytes, str)) for value in self._values]
-        if all(texts):
-            return np.array([_text(value) for value in self._values] + [None], object)[:-1]
-        if any(texts):
-            raise SchemaMismatchError(
-                f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
-            )
-        dtype = np.result_type(*{value.dtype for value in self._values})
-        values = np.array(self._values, dtype)
-        if values.tolist() != [value.item() for value in self._values] and not np.isnan(values).any():
-            raise SchemaMismatchError(
-                f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the dtype "
-                "of all of them together; leave it out"
-            )
-        return values
-
-
-def _is_plain(dtype: np.dtype) -> bool:
-    """Return whether values are numbers or texts."""
-    return dtype.kind in "biufS" or h5py.check_string_dtype(dtype) is not None
-
-
-def _attribute_names(opened: Any) -> list[str]:
-    names: list[bytes] = []
-    h5py.h5a.iterate(opened, names.append)
-    return [name.decode("utf-8", "backslashreplace") for name in names]
-
-
-def _text(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _is_glob(part: str) -> bool:
