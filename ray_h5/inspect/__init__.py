@@ -63,7 +63,8 @@ def add_row_kinds(group: argparse._ArgumentGroup) -> None:
 def _row_kinds(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments `rows` and `windows` of `read_h5`."""
     from ray_h5.errors import OptionError
-    from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+    from ray_h5.planning.rows.kinds import Grid, Groups
+    from ray_h5.planning.rows.windows import Windows
 
     if arguments.groups is not None and arguments.grid is not None:
         raise OptionError("--groups and --grid: a row is one or the other")

@@ -28,7 +28,8 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
-from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.kinds import RowKind
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import Cast
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.row_source import RowSource

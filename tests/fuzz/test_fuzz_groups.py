@@ -13,7 +13,8 @@ import pytest
 
 from ray_h5.errors import RayH5Error
 from ray_h5.planning.index.file_facts import Scope
-from ray_h5.planning.rows.kinds import Groups, Windows
+from ray_h5.planning.rows.kinds import Groups
+from ray_h5.planning.rows.windows import Windows
 from tests.fuzz.campaign import _calls_library
 from tests.fuzz.children import _caught, digest, in_child
 from tests.fuzz.mutate import Healthy, healthy, mutated

@@ -19,9 +19,10 @@ from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
-from ray_h5.planning.rows.kinds import RowKind, Windows, check_episodes
+from ray_h5.planning.rows.kinds import RowKind, check_episodes
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import PathLike

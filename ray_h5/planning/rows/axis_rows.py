@@ -11,8 +11,8 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.rows.columns import UnitColumn
-from ray_h5.planning.rows.kinds import Windows
 from ray_h5.planning.rows.space import Column, Listing, RowTable, Steps
+from ray_h5.planning.rows.windows import Windows
 
 
 class AxisRows:

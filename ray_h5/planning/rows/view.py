@@ -26,9 +26,10 @@ from ray_h5.planning.rows.axis_rows import AxisRows
 from ray_h5.planning.rows.columns import SegmentColumn, ValuesColumn
 from ray_h5.planning.rows.grid_rows import GridRows
 from ray_h5.planning.rows.group_rows import GroupRows
-from ray_h5.planning.rows.kinds import Grid, Groups, RowKind, Windows
+from ray_h5.planning.rows.kinds import Grid, Groups, RowKind
 from ray_h5.planning.rows.space import Column, Episodes, RowTable, Space
 from ray_h5.planning.rows.window_rows import WindowRows
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.storage.byte_source import FileIdentity
 
 if TYPE_CHECKING:

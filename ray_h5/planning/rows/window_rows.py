@@ -11,8 +11,8 @@ import numpy as np
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.messages import few
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
-from ray_h5.planning.rows.kinds import IS_PAD, WindowColumn, Windows
 from ray_h5.planning.rows.space import Column, Episodes, Listing, RowTable, Steps
+from ray_h5.planning.rows.windows import IS_PAD, WindowColumn, Windows
 
 logger = logging.getLogger(__name__)
 

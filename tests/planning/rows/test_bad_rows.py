@@ -21,7 +21,8 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.metadata.groups import natural_key
 from ray_h5.planning.files import FileOptions
-from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+from ray_h5.planning.rows.kinds import Grid, Groups
+from ray_h5.planning.rows.windows import Windows
 from tests.hdf5.h5kit import in_fork, overwrite
 from tests.planning.rows.kit import open_rows
 

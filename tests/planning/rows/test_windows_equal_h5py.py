@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+from ray_h5.planning.rows.kinds import Grid, Groups
+from ray_h5.planning.rows.windows import Windows
 from tests.planning.rows.kit import DTYPES, assert_value, make_dataset, native, open_rows, storages
 
 WINDOWED = [each for each in DTYPES if not each.hasobject and each.names is None and each.kind != "S"]
