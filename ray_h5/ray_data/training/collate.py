@@ -71,10 +71,13 @@ class TorchCollate(ArrowBatchCollateFn):
             )
         self._pin = pin_memory
 
-    def __call__(self, batch: pa.Table) -> TorchBatch:
-        # The type of a column says whether its rows vary in shape. Its array does not, where those of a batch agree.
-        ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
-        arrays = BlockAccessor.for_block(batch).to_batch_format("numpy")
+    def __call__(self, batch: pa.Table | Mapping[str, np.ndarray]) -> TorchBatch:
+        """Return the tensors of a batch: a table of Arrow, or arrays by column."""
+        arrays, ragged = batch, {}
+        if isinstance(batch, pa.Table):
+            # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
+            ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
+            arrays = BlockAccessor.for_block(batch).to_batch_format("numpy")
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
