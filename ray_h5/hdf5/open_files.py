@@ -37,6 +37,7 @@ from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
@@ -59,10 +60,10 @@ ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part of a read: rows of one column, and the array that they go to."""
+    """A part of a read: rows of one column, and the array that they go to. Runs are for segments alone."""
 
     address: Address
-    request: Request
+    request: Request | RunRequest
     out: np.ndarray
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reading.coalesce import (
     LARGE_READ_BYTES,
+    PAGE_BYTES,
     Request,
     RowRange,
     RowRequest,
@@ -247,8 +249,14 @@ class DirectColumn:
         whole = request.in_order(chunks.runs)
         # A chunk whose rows are all requested, in order, is decoded straight into the output.
         whole &= (chunks.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
+        repeats = None
+        if self._grid.chunk_rows == 1 and self._by_row and self._lands_in_place(out):
+            # A row that is requested several times is decoded into its first place, and copied to the others. Fast
+            # path: as values of a chunk, 16 windows of each step take 2.3 times as long (CPU seconds; rows of 56 B).
+            whole[:] = True
+            repeats = _Repeats.of(chunks)
         spans = fetch_spans(chunks.offsets, chunks.sizes)
-        work = _DecodeWork(chunks, out, as_bytes(out) if whole.any() else out, whole.tolist())
+        work = _DecodeWork(chunks, out, as_bytes(out) if whole.any() else out, whole.tolist(), repeats)
         jobs: list[Job] = [
             partial(self._decode_span, work, start, stop)
             for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
@@ -272,12 +280,17 @@ class DirectColumn:
                 raise self._corrupt(work.chunks, i, str(exc)) from exc
             if not work.whole[i]:
                 self._scatter(chunk, work.chunks, i, work.out)
+        if work.repeats is not None:
+            work.repeats.copy(start, stop, work.flat.reshape(-1, row_bytes))
         worker.stats.chunks_decoded += stop - start
 
     def _scatter(self, chunk: np.ndarray, chunks: TouchedChunks, i: int, out: np.ndarray) -> None:
         grid, number = self._grid, int(chunks.numbers[i])
         values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
         rows, places = chunks.run(i).indices(grid.first_row(number))
+        if self._by_row:
+            out[places] = values[rows]
+            return
         covered = grid.slices(number)
         # Chunks at the end of an axis are stored at full size.
         inside = tuple(slice(0, part.stop - part.start) for part in covered)
@@ -293,8 +306,16 @@ class DirectColumn:
 class _DecodeWork:
     """Chunks to decode, as Python lists: a loop over small chunks reads these faster than numpy arrays."""
 
-    def __init__(self, chunks: TouchedChunks, out: np.ndarray, flat: np.ndarray, whole: list[bool]) -> None:
+    def __init__(
+        self,
+        chunks: TouchedChunks,
+        out: np.ndarray,
+        flat: np.ndarray,
+        whole: list[bool],
+        repeats: _Repeats | None,
+    ) -> None:
         self.chunks = chunks
+        self.repeats = repeats
         self.out = out
         self.flat = flat
         self.whole = whole
@@ -302,3 +323,43 @@ class _DecodeWork:
         self.ends: list[int] = (chunks.offsets + chunks.sizes).tolist()
         self.masks: list[int] = chunks.masks.tolist()
         self.places: list[int] = chunks.request.places_of(chunks.runs.start).tolist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Repeats:
+    """The places of rows that were requested before, where each chunk is one row.
+
+    Attributes
+    ----------
+    sources, targets : numpy.ndarray
+        int64: the first place of such a row, and another one.
+    ends : numpy.ndarray
+        int64: how many of them the chunks before each chunk have.
+    """
+
+    sources: np.ndarray
+    targets: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, chunks: TouchedChunks) -> _Repeats | None:
+        """Return the repeats in a request; None if there are none."""
+        lengths = chunks.lengths
+        if not np.any(lengths > 1):
+            return None
+        places = chunks.rows_of().places
+        ends = np.cumsum(lengths)
+        again = np.ones(len(places), bool)
+        again[ends - lengths] = False
+        first = np.repeat(places[ends - lengths], lengths - 1)
+        return cls(first, places[again], np.concatenate([[0], ends - np.arange(1, len(ends) + 1)]))
+
+    def copy(self, start: int, stop: int, rows: np.ndarray) -> None:
+        """Copy the rows of chunks from `start` to `stop`, which are in their first places."""
+        begin, end = int(self.ends[start]), int(self.ends[stop])
+        sources, targets = self.sources[begin:end], self.targets[begin:end]
+        if rows.shape[1] < PAGE_BYTES:
+            rows[targets] = rows[sources]
+            return
+        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+            rows[target] = rows[source]

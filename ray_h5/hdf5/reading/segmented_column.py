@@ -15,6 +15,7 @@ from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Job
+from ray_h5.hdf5.reading.run_request import RunRequest, copy_runs
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.hdf5.segments import NOT_WRITTEN, Segments
 from ray_h5.storage.byte_source import ByteSource
@@ -60,10 +61,15 @@ class SegmentedColumn:
         self._index_of = index_of
         self._reader_of = reader_of
 
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with the units ``request.rows``."""
+    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
+
+        Each run of a `RunRequest` is in one segment.
+        """
         if not len(request):
             return []
+        if isinstance(request, RunRequest):
+            return self._run_jobs(request, out, library)
         if len(self._segments.layouts) == 1:
             return self._jobs_of(0, request, out, library)
         listed = request.listed()
@@ -71,6 +77,22 @@ class SegmentedColumn:
         jobs: list[Job] = []
         for number in np.unique(classes).tolist():
             jobs += self._jobs_of(number, listed.select(classes == number), out, library)
+        return jobs
+
+    def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work for whole segments, or parts of them."""
+        at = self._segments.segments_of(request.firsts)
+        classes = self._segments.class_of[at]
+        jobs: list[Job] = []
+        for number in np.unique(classes).tolist():
+            layout, chosen = self._segments.layouts[number], classes == number
+            runs, offsets = request.select(chosen), self._segments.offsets[at[chosen]]
+            in_place = out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
+            if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
+                offsets += (runs.firsts - self._segments.starts[at[chosen]]) * layout.row_bytes
+                jobs += copy_runs(self._byte_source, offsets, runs, layout.row_bytes, out) if layout.row_bytes else []
+            else:
+                jobs += self._jobs_of(number, runs.listed(), out, library)
         return jobs
 
     def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
@@ -153,10 +175,3 @@ def _joined(indexes: list[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
         np.concatenate([index.sizes for index in indexes]),
         np.concatenate([index.masks for index in indexes]),
     )
-
-
-def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of consecutive units: ``counts[i]`` of them from ``starts[i]`` on, for each i."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
