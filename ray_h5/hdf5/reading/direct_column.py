@@ -34,6 +34,9 @@ from ray_h5.storage.byte_source import ByteSource
 _SHARED_CHUNK_BYTES = 32 << 10
 """One thread decodes chunks smaller than this: several threads would wait for the interpreter's lock (measured)."""
 
+_COPIED_BYTES = 1 << 20
+"""Small rows are copied together, by way of this much memory."""
+
 
 class DirectColumn:
     """Reads a column without libhdf5 and its lock; each chunk is fetched and decoded once.
@@ -357,9 +360,7 @@ class _Repeats:
     def copy(self, start: int, stop: int, rows: np.ndarray) -> None:
         """Copy the rows of chunks from `start` to `stop`, which are in their first places."""
         begin, end = int(self.ends[start]), int(self.ends[stop])
-        sources, targets = self.sources[begin:end], self.targets[begin:end]
-        if rows.shape[1] < PAGE_BYTES:
-            rows[targets] = rows[sources]
-            return
-        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-            rows[target] = rows[source]
+        at_once = 1 if rows.shape[1] >= PAGE_BYTES else _COPIED_BYTES // rows.shape[1]
+        for at in range(begin, end, at_once):
+            part = slice(at, min(at + at_once, end))
+            rows[self.targets[part]] = rows[self.sources[part]]

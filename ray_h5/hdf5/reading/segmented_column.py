@@ -130,7 +130,7 @@ class SegmentedColumn:
         shift = first_chunk[:-1] * chunk_rows - self._segments.starts[touched]
         moved = RowRequest(request.rows + np.repeat(shift, runs.stop - runs.start), request.places)
         shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
-        paths = [self._segments.paths[segment] or "" for segment in touched.tolist()]
+        paths = [self._segments.paths[segment] for segment in touched.tolist()]
         per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
         index = _joined([self._index_of(each) for each in paths], first_chunk[:-1] * per_row)
         joined = _JoinedColumn(self._path, replace(layout, shape=shape), self._byte_source, index)
@@ -145,7 +145,7 @@ class SegmentedColumn:
             segment = int(of[start])
             part = request.select(slice(start, stop))
             local = RowRequest(part.rows - self._segments.starts[segment], part.places).packed()
-            jobs += self._reader_of(self._segments.paths[segment] or "").jobs(local, out, library)
+            jobs += self._reader_of(self._segments.paths[segment]).jobs(local, out, library)
         return jobs
 
 
