@@ -76,12 +76,23 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
     # Every row counts once: rows that pad the last batches are marked, and left out of the sums.
     valid = ray_h5.read_h5(paths, columns=COLUMNS, name="valid", tail="pad", tail_rows=step_rows)
     valid = valid.filter(expr=usable & valid_rows)
-    held_out = ray_h5.read_h5(paths, columns=COLUMNS).filter(expr=usable & valid_rows)
-    # Before any transform, counting reads no wide column. After one, Ray would transform all rows to count them.
-    print(f"{train.count()} rows to train on, {held_out.count()} to validate on", flush=True)
+    tell_rows(paths, usable, train_rows, valid_rows, train)
     scale = ray_h5.Standardize(["fhr_st"], axis=(0, 2)).fit(train)  # a mean and a deviation for each channel
     augment = ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
     return {"train": scale.transform(train).map_batches(augment), "valid": scale.transform(valid)}, scale
+
+
+def tell_rows(paths: list[str], usable: Any, train_rows: Any, valid_rows: Any, train: ray.data.Dataset) -> None:
+    """Print which rows are used. Before any transform, counting reads no wide column."""
+    every = ray_h5.read_h5(paths, columns=COLUMNS)
+    counts = {
+        f"rows in {len(every.input_files())} files": every,
+        "after the filter": every.filter(expr=usable),
+        "in the fold to train on": every.filter(expr=usable & train_rows),
+        "in full batches": train,
+    }
+    print("rows:", " -> ".join(f"{ds.count()} {what}" for what, ds in counts.items()), flush=True)
+    print(f"rows to validate on: {every.filter(expr=usable & valid_rows).count()}", flush=True)
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -117,9 +128,23 @@ def train_loop(config: dict[str, Any]) -> None:
         valid_loss, valid_rows = validate(model, config["batch_size"], device)
         metrics |= {"data_wait": waited / seconds, "valid_loss": valid_loss, "valid_rows": int(valid_rows)}
         if context.get_world_rank() == 0:
-            print("; ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
+            print(line_of(metrics, config["epochs"], seconds), flush=True)
         position = None
         save(metrics, model, optimizer, scaler, epoch + 1, None, config["scale"])
+
+
+def line_of(metrics: dict[str, Any], epochs: int, seconds: float) -> str:
+    """Return the line of an epoch; its speed and its time are those of the training, without the validation."""
+    parts = [
+        f"epoch {metrics['epoch'] + 1}/{epochs}",
+        f"loss {metrics['loss']:.4f}",
+        f"validation loss {metrics['valid_loss']:.4f}",
+        f"{metrics['rows']} rows",
+        f"{metrics['rows_per_s']:.0f} rows/s",
+        f"waiting for data {metrics['data_wait']:.0%}",
+        f"{seconds:.1f} s",
+    ]
+    return "  ".join(parts)
 
 
 def train_step(
@@ -238,8 +263,8 @@ def main() -> None:
     result = trainer.fit()
     if result.checkpoint is None:
         raise SystemExit(f"nothing was left to train: {args.epochs} epochs are done")
-    print(f"loss {result.metrics['loss']:.4f}; weights, scale and position are in {result.checkpoint.path}")
-    print(f"go on with --resume {output}")
+    print(f"to train further: the same command with --resume {output}")
+    print(f"weights, scale and position: {result.checkpoint.path}")
 
 
 def last_checkpoint(output: Path) -> str:
@@ -256,7 +281,7 @@ def make_files(rows: int) -> list[str]:
 
 def start_ray(workers: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one here with room for workers and readers."""
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # or every line is shown twice
+    ray_h5.quiet()  # or a few lines of this program stand among hundreds of Ray's
     if os.environ.get("RAY_ADDRESS"):
         ray.init()
     else:

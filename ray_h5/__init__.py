@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
     from ray_h5.ray_data.predicates import kfold, where
     from ray_h5.ray_data.preprocessing.standardize import Standardize
+    from ray_h5.ray_data.quiet import quiet
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.optimized import create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError, RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
+    from ray_h5.torch_data.compat.split import make_train_val_indices
     from ray_h5.torch_data.compat.wrappers import (
         WorkerSafeAugmentedDataset,
         WorkerSafeStandardizedDataset,
@@ -83,6 +85,8 @@ _HOMES = {
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
+    "make_train_val_indices": "ray_h5.torch_data.compat.split",
+    "quiet": "ray_h5.ray_data.quiet",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
@@ -128,6 +132,8 @@ __all__ = [
     "h5_worker_init_fn",
     "kfold",
     "loader",
+    "make_train_val_indices",
+    "quiet",
     "read_h5",
     "row_mask",
     "set_epoch",

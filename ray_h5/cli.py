@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
+import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -18,13 +21,40 @@ _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
 
 
+_FLAGS = {
+    "columns": "--columns",
+    "group": "--group",
+    "shuffle": "--shuffle",
+    "dtypes": "--dtypes",
+    "casting": "--casting",
+    "allow_external": "--allow-external",
+    "file_extensions": "--file-extensions",
+    "ignore_missing_paths": "--ignore-missing-paths",
+    "index_dir": "--dir",
+    "predicate_columns": "--values",
+    "size": "--size",
+    "turns": "--turns",
+    "folder": "--folder",
+}
+"""The flags for arguments that messages name."""
+
+_ARGUMENT = re.compile(
+    rf"(?<![\w/.-])(?P<name>{'|'.join(_FLAGS)})="
+    r"(?P<value>\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"|-?\w+(?:\.\w+)?|)"
+)
+
+_NAMED = re.compile(
+    r"(?<![\w/.='\"-])(?:dtypes|index_dir|allow_external|ignore_missing_paths|file_extensions)\b(?![\w=/])"
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except RayH5Error as exc:
-        return _failed(f"{type(exc).__name__}: {exc}")
+        return _failed(f"{type(exc).__name__}: {_as_flags(str(exc))}")
     except BrokenPipeError:
         # The reader of the output, such as head, has closed it. The rest goes nowhere, also at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -34,6 +64,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(str(exc))
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _as_flags(message: str) -> str:
+    """Return a message with the flags of this command in place of arguments in Python."""
+    message = message.replace("; any with file_extensions=None", "")  # no flag says None
+    return _NAMED.sub(lambda found: _FLAGS[found[0]], _ARGUMENT.sub(_flag, message))
+
+
+def _flag(found: re.Match[str]) -> str:
+    flag, given = _FLAGS[found["name"]], found["value"]
+    try:
+        value = ast.literal_eval(given)
+    except (ValueError, SyntaxError):
+        return f"{flag} {given}".rstrip()
+    if value is True or value is None:
+        return flag
+    if isinstance(value, dict):
+        return " ".join([flag, *(shlex.quote(f"{name}={dtype}") for name, dtype in value.items())])
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return " ".join([flag, *("NAME ..." if each is ... else shlex.quote(str(each)) for each in several)])
 
 
 def _failed(message: str) -> int:
@@ -62,6 +112,12 @@ def _add_index(commands: Any) -> None:
     index.add_argument(
         "--dtypes", nargs="+", type=_cast, default=[], metavar="NAME=DTYPE", help="the dtypes of read_h5"
     )
+    index.add_argument(
+        "--casting",
+        choices=["checked", "unsafe"],
+        default="checked",
+        help="the casting of read_h5 (default: %(default)s)",
+    )
     index.set_defaults(run=_index)
 
 
@@ -84,7 +140,8 @@ def _add_bench(commands: Any) -> None:
 
 def _index(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    index = files_of(arguments, dtypes=dict(arguments.dtypes), index_dir=arguments.dir).index(arguments.columns)
+    casts = {"dtypes": dict(arguments.dtypes), "casting": arguments.casting}
+    index = files_of(arguments, **casts, index_dir=arguments.dir).index(arguments.columns)
     found = index.look_up(arguments.values)
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""

@@ -8,6 +8,7 @@ pickled: Ray sends it from a task to the driver.
 from ray_h5.messages import printable
 
 __all__ = [
+    "CastError",
     "CodecUnavailableError",
     "ConstantColumnError",
     "CorruptChunkError",
@@ -129,6 +130,10 @@ class ExternalDataError(RayH5Error, PermissionError):
 
 class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that does not exist."""
+
+
+class CastError(RayH5Error, ValueError):
+    """A value cannot be cast to the dtype that was asked for: it would become another one."""
 
 
 class PositionError(RayH5Error, ValueError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import string
 from collections.abc import Iterable, Sequence
 
 _MAX_LISTED = 10
@@ -12,6 +14,14 @@ def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
     """Return the first of some names, and how many more there are."""
     shown = ", ".join(printable(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def common_pattern(names: Sequence[str]) -> str:
+    """Return a glob for names: what they begin and end with, and ``*`` for the rest."""
+    begin = os.path.commonprefix(list(names))  # noqa: RUF071  of characters, not of paths
+    end = os.path.commonprefix([name[len(begin) :][::-1] for name in names])[::-1]  # noqa: RUF071
+    # A number is left out as a whole: demo_10 and demo_11 are demo_*, and not demo_1*.
+    return begin.rstrip(string.digits) + "*" + end.lstrip(string.digits)
 
 
 def no_column(missing: Sequence[str], names: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,45 @@ def ray_local():
     context.execution_options.preserve_order = True  # or blocks arrive as they are finished
     yield
     ray.shutdown()
+
+
+class Disk:
+    """Records the reads of files and the hints about them, in their order; reads wait while `is_slow`."""
+
+    def __init__(self):
+        self.is_slow = False
+        self.events = []  # ("read" or "hint", path, offset, size)
+        self.reading = 0
+        self.most = 0  # threads that read at the same time
+
+    def of(self, kind):
+        return [extent for each, *extent in self.events if each == kind]
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """Files whose reads take no time or 2.5 ms. On a busy machine any read may take some, so less does not count."""
+    from ray_h5.hdf5.reading import ahead
+    from ray_h5.storage.local import LocalFile
+
+    disk, read_into, will_need = Disk(), LocalFile.read_into, LocalFile.will_need
+    monkeypatch.setattr(ahead, "_MEMORY_S", 0.002)
+    monkeypatch.setattr(ahead, "_LONG_S", 0.002)
+    monkeypatch.setattr(ahead, "_HINT_S", 1e9)
+
+    def reading(self, offset, buffer):
+        disk.events.append(("read", self._path, offset, len(buffer)))
+        disk.reading += 1
+        disk.most = max(disk.most, disk.reading)
+        if disk.is_slow:
+            time.sleep(0.0025)
+        read_into(self, offset, buffer)
+        disk.reading -= 1
+
+    def hinted(self, offset, nbytes):
+        disk.events.append(("hint", self._path, offset, nbytes))
+        will_need(self, offset, nbytes)
+
+    monkeypatch.setattr(LocalFile, "read_into", reading)
+    monkeypatch.setattr(LocalFile, "will_need", hinted)
+    return disk

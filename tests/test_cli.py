@@ -107,7 +107,7 @@ def test_index_is_of_what_is_cast(tmp_path, capsys):
             file["x=y"] = np.arange(2, dtype=dtype)
     given = ["index", str(tmp_path), "--dir", str(tmp_path / "index"), "--values", "x=y"]
     assert main(given) == 1
-    assert "pass dtypes={'x=y': 'int64'}" in capsys.readouterr().err
+    assert "pass --dtypes x=y=int64." in capsys.readouterr().err
     assert main([*given, "--dtypes", "x=y=int64"]) == 0
     assert "2 files, 4 rows" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -138,5 +138,33 @@ def test_paths_that_are_missing_can_be_left_out(tmp_path, capsys, command):
     options = ["--dir", str(tmp_path / "index")] if command == "index" else []
     given = [command, str(tmp_path / "a.h5"), str(tmp_path / "gone.h5"), *options]
     assert main(given) == 1
-    assert "pass ignore_missing_paths=True" in capsys.readouterr().err
+    assert "pass --ignore-missing-paths to go on" in capsys.readouterr().err
     assert main([*given, "--ignore-missing-paths"]) == 0
+
+
+def test_errors_speak_of_flags(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["long"] = np.arange(300)
+        file["t2m"], file["lat long"] = np.arange(20.0), np.arange(20.0)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["long"] = np.arange(300.0)
+        file["link"] = h5py.ExternalLink(str(tmp_path / "elsewhere" / "c.h5"), "x")
+    a, b = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
+    index = ["index", "--dir", str(tmp_path / "index")]
+
+    def said(*given):
+        assert main([*given]) == 1
+        return capsys.readouterr().err
+
+    message = said(*index, a)
+    assert "\n  20 rows: --columns 'lat long' t2m\n  300 rows: --columns long\n" in message
+    assert "with --group." in message
+    assert "pass --dtypes long=float64." in said(*index, a, b, "--columns", "long")
+    assert "--casting unsafe casts all the same" in said(
+        *index, a, "--columns", "long", "--dtypes", "long=int8", "--values", "long"
+    )
+    assert f"pass --allow-external {tmp_path}/elsewhere" in said(*index, b, "--columns", "link")
+    assert "--group /a names no group" in said(*index, a, "--group", "/a")
+    assert "--turns 3: expected 5 or more" in said("bench", "read", "--turns", "3")
+    missing = said("inspect", str(tmp_path / "group=3" / "a.h5"))
+    assert f"{tmp_path}/group=3/a.h5" in missing

@@ -45,9 +45,9 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         if not self.size > 0:
-            raise OptionError(f"size must be positive, got {self.size!r}")
+            raise OptionError(f"size={self.size!r}: expected a number above 0")
         if self.turns < 5:
-            raise OptionError(f"turns must be at least 5 (a median of fewer says little), got {self.turns!r}")
+            raise OptionError(f"turns={self.turns!r}: expected 5 or more; a median of fewer says little")
 
 
 def _bench(module: str, name: str) -> Callable[[BenchOptions], list[Result]]:
@@ -60,6 +60,7 @@ def _bench(module: str, name: str) -> Callable[[BenchOptions], list[Result]]:
 BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType(
     {
         "augment": _bench("augment", "augment"),
+        "cold": _bench("cold", "cold"),
         "filter": _bench("filtering", "filter"),
         "fit": _bench("fit", "fit"),
         "gpu": _bench("gpu", "gpu"),

@@ -100,7 +100,12 @@ class Contest:
         )
 
 
-def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmups: int = 1) -> dict[str, list[float]]:
+def run_turns(
+    contestants: Mapping[str, Callable[[], object]],
+    turns: int,
+    warmups: int = 1,
+    before: Callable[[], object] | None = None,
+) -> dict[str, list[float]]:
     """Time contestants in turn.
 
     Each turn runs every contestant once. The order is rotated from turn to turn, and reversed in every second round of
@@ -114,6 +119,8 @@ def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmu
         Timed turns.
     warmups
         Turns before these that are not timed.
+    before
+        Called before each contestant, outside the timed part.
 
     Returns
     -------
@@ -123,6 +130,8 @@ def run_turns(contestants: Mapping[str, Callable[[], object]], turns: int, warmu
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
         for name in _turn_order(list(contestants), turn):
+            if before is not None:
+                before()
             taken = _time(contestants[name])
             if turn >= 0:
                 seconds[name].append(taken)

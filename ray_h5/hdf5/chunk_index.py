@@ -43,7 +43,7 @@ class ChunkGrid:
 
     def __post_init__(self) -> None:
         # Computed once: they are needed for each chunk that is decoded.
-        counts = tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
+        counts = tuple(-(-n // c) if c else 0 for n, c in zip(self.shape, self.chunk_shape, strict=True))
         object.__setattr__(self, "counts", counts)
         object.__setattr__(self, "per_row", math.prod(counts[1:]))
 

@@ -11,12 +11,10 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import h5py
-import numpy as np
 
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
@@ -33,11 +31,10 @@ from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
-from ray_h5.hdf5.reading.coalesce import Request
+from ray_h5.hdf5.parts import Address
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
-from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
@@ -52,26 +49,7 @@ MAX_INDEX_BYTES = 256 << 20
 """Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 
-Address: TypeAlias = str | GridAddress | Segments
-"""What a column is made of: a dataset, a dataset whose leading axes are rows, or many datasets."""
-
 ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColumn
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A part of a read: rows of one column, and the array that they go to. Runs are for segments alone."""
-
-    address: Address
-    request: Request | RunRequest
-    out: np.ndarray
-
-
-def name_of(address: Address) -> str | None:
-    """Return the dataset of a column; None for many."""
-    if isinstance(address, Segments):
-        return None
-    return address if isinstance(address, str) else address.name
 
 
 class OpenFile:

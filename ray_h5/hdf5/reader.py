@@ -15,15 +15,19 @@ from ray_h5.errors import OptionError, RayH5Error, TransientIOError, UnknownColu
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.file_reads import FileRead
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
-from ray_h5.hdf5.open_files import OpenFile, Part, forget, forget_all, name_of, open_file
+from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
+from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
+from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
+from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.coalesce import Request, request_of
-from ray_h5.hdf5.reading.jobs import Job, ReadStats, run_jobs
+from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
 from ray_h5.hdf5.segments import GroupTable
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
@@ -109,6 +113,7 @@ class RowReader:
         self._expect = FileState(expect) if isinstance(expect, FileIdentity) else expect
         self._described: dict[str, SourceStates] = {}
         self._swmr = swmr
+        self._times = ReadTimes()
         self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
         self._retrying(self._file)
@@ -196,38 +201,63 @@ class RowReader:
             return {}
         wanted = as_request(rows, common_rows(self.path, layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self._fill(out, wanted)
+        self.run(FileRead(self, out, rows, None, _parts(out, wanted)))
         return out
 
     def read_into(
-        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        planned: FileRead | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
         """Read rows into existing arrays.
 
         Parameters
         ----------
         out : mapping of str to numpy.ndarray
-            An array for each column. If its dtype is another one than the column's, values are cast
-            as by ``astype``, chunk by chunk.
+            An array for each column. If its dtype is another one than the column's, values are cast chunk by chunk.
         rows : slice, or sequence or array of int or bool
             Rows, as in `read`.
         places : sequence or array of int, optional
             ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+        planned : FileRead, optional
+            What `planned` returned for these arguments.
+        casting : {"checked", "unsafe"}, or mapping of str to it
+            Whether a value that is lost in the dtype of its array is an error, or is cast as by ``astype``. A float may
+            be rounded to another float. A mapping has columns; the others are checked.
 
         Raises
         ------
         RowIndexError, OptionError
             If a row is not in the file, or the rows do not fit into an array.
+        CastError
+            If a value of one of the rows is lost. The arrays then hold part of the rows.
         """
-        if not out:
-            return
+        if out:
+            self.run(self.planned(out, rows, places, casting=casting) if planned is None else planned)
+
+    def planned(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
+    ) -> FileRead:
+        """Return the read that `read_into` does, to be done later; parameters and errors as there."""
         layouts = self.find(list(out))
         # With places, rows are listed one by one: a slice would lose which place each has.
         places = None if places is None else as_places(places)
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
         for name, array in out.items():
             check_fit(array, layouts[name], len(wanted), places, f"{self.path}: column {name!r}")
-        self._fill(out, request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted)
+        parts = []
+        if len(request := request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted):
+            parts = [Part(name, request, array) for name, array in outputs(out, layouts, casting).items()]
+        return FileRead(self, out, rows, places, parts)
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file.
@@ -269,29 +299,40 @@ class RowReader:
         """
         return self._retrying(lambda: self._file().group_table(pattern, columns))
 
-    def read_parts(self, parts: Sequence[Part]) -> None:
-        """Read columns, each with rows and an array of its own: columns of datasets, of groups and of grids.
+    def plan(self, read: FileRead) -> Extents:
+        """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
+        file = self._file()
+        known = read.jobs_of(file)
+        with file.library() as library:
+            for number, part in enumerate(read.parts):
+                reader = file.reader(part.address, library)
+                if not reader.needs_library:
+                    known[number] = reader.jobs(part.request, part.out, library)
+        return Extents(file.byte_source, ranges_of([job for jobs in known.values() for job in jobs]))
 
-        The caller has checked that rows exist and that arrays fit.
-        """
-        asked = [part for part in parts if len(part.request)]
-        if asked:
-            self._retrying(lambda: self._read(asked))
+    def run(self, read: FileRead) -> None:
+        """Fill the arrays of a planned read."""
+        if read.parts:
+            self._retrying(lambda: self._read(read, read.ahead or ReadAhead(self._times)))
+        if read.finish is not None:
+            read.finish()
 
-    def _fill(self, out: Mapping[str, np.ndarray], request: Request) -> None:
-        self.read_parts([Part(name, request, array) for name, array in out.items()])
-
-    def _read(self, parts: Sequence[Part]) -> None:
+    def _read(self, read: FileRead, ahead: ReadAhead) -> None:
         file = self._file()
         jobs: list[Job] = []
-        names = [name for part in parts if (name := name_of(part.address)) is not None]
+        names = [name for part in read.parts if (name := name_of(part.address)) is not None]
         with file.library() as library:
-            readers = [file.reader(part.address, library) for part in parts]
+            readers = [file.reader(part.address, library) for part in read.parts]
             self._check_sources(file, names)
             file.check_unchanged(names)  # before anything is read: an early error is cheaper
-            for part, reader in zip(parts, readers, strict=True):
-                jobs += reader.jobs(part.request, part.out, library)
-            self.stats.add(run_jobs(jobs, self.threads))
+            known = read.jobs_of(file)
+            try:
+                for number, (part, reader) in enumerate(zip(read.parts, readers, strict=True)):
+                    jobs += known[number] if number in known else reader.jobs(part.request, part.out, library)
+                ahead.begin(lambda: Extents(file.byte_source, ranges_of(jobs)))
+                self.stats.add(run_jobs(jobs, self.threads, ahead))
+            except LostValue as exc:
+                raise lost_in(self.path, exc, read.parts) from None
         # If the file was rewritten meanwhile, chunks at the old offsets may decode to full length.
         file.check_unchanged(names)
 
@@ -375,6 +416,10 @@ class RowReader:
 
     def __repr__(self) -> str:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
+
+
+def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
+    return [Part(name, request, array) for name, array in out.items()] if len(request) else []
 
 
 def _no_file() -> OpenFile | None:

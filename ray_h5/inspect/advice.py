@@ -53,18 +53,9 @@ def _no_values(notes: ColumnNotes) -> str:
 
 
 def _packed(notes: ColumnNotes) -> str:
-    packing = notes.packing
-    compute = "value"
-    if "scale_factor" in packing:
-        compute += f" * {packing['scale_factor']}"
-    if "add_offset" in packing:
-        compute += f" + {packing['add_offset']}"
-    missing = list(dict.fromkeys(packing[name] for name in ("_FillValue", "missing_value") if name in packing))
-    todo = [f"compute {compute}"] if compute != "value" else []
-    todo += [f"take {' and '.join(missing)} for missing"] if missing else []
-    if not todo:
+    if not notes.conversion:
         return ""
-    return f"values are delivered as stored, without applying {', '.join(packing)}: {', and '.join(todo)}."
+    return f"values are delivered as stored, without applying {', '.join(notes.packing)}: {notes.conversion}."
 
 
 def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:

@@ -10,12 +10,10 @@ from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Un
 from ray_h5.inspect.similar_columns import leaves, merge_similar
 from ray_h5.inspect.table import MAX_LINES, size, table
 from ray_h5.messages import few, printable
+from ray_h5.planning.likely_samples import likely_samples
 
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
-
-_MANY = 32
-"""This many groups or columns that are alike may be samples; there are fewer leads or cameras."""
 
 _INTERNAL = ("#refs#", "#subsystem#")
 """Groups that hold the targets of references in MATLAB's cells, structs and objects."""
@@ -102,15 +100,54 @@ def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
 
 def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
     """Yield advice for samples that are groups or datasets of their own, and so become columns."""
-    for top in merge_similar({each.name: (each.dtype, each.row_shape) for each in columns}):
-        for above, node in top.walk():
-            if len(node.siblings) >= _MANY:
-                name, what = "/".join(each.name for each in (*above, node)), "groups" if node.below else "columns"
-                yield (
-                    f"{name}: {len(node.siblings)} {what} alike. If each is a sample or an episode of its own: "
-                    "docs/files.md, 'Samples that are groups', says how to make rows of them"
-                )
-                return
+    alike = likely_samples({each.name: (each.dtype, each.row_shape) for each in columns})
+    if alike is not None:
+        yield (
+            f"{alike}. If each is a sample, write read_h5(paths, {alike.rows}); if each is an episode, add "
+            "windows=ray_h5.Windows({...}): see docs/rows.md"
+        )
+    yield from _grids(columns)
+    yield from _episodes(columns)
+    yield from _weights(columns)
+
+
+_TIMES = {"t", "time", "times", "timestamp", "timestamps"}
+_ENDS = {"episode_ends", "episode_end"}
+_EPISODES = {"episode_id", "episode_index", "episode", "traj_id", "trajectory_id"}
+
+
+def _grids(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield advice for columns with an axis of time after the first axis."""
+    times = {each.rows: each.name for each in columns if not each.row_shape and _last(each.name) in _TIMES}
+    for each in columns:
+        if each.row_shape and (time := times.get(each.row_shape[0])) is not None and each.rows not in times:
+            yield (
+                f"{each.name} of {(each.rows, *each.row_shape)}: the second axis is as long as {time!r}. If each of "
+                "its steps is a sample, write read_h5(paths, rows=ray_h5.Grid(2)): see docs/rows.md"
+            )
+            return
+
+
+def _episodes(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield advice for rows that are steps of episodes."""
+    for each in columns:
+        option = "episode_ends" if _last(each.name) in _ENDS else "episode" if _last(each.name) in _EPISODES else ""
+        if option and not each.row_shape:
+            yield (
+                f"{each.name}: rows may be steps of episodes. For windows of an episode, write read_h5(paths, "
+                f"windows=ray_h5.Windows({{'actions': range(0, 16)}}, {option}={each.name!r})): see docs/rows.md"
+            )
+            return
+
+
+def _weights(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield a note about the weights of a Keras model."""
+    if any("/vars/" in f"/{each.name}/" or each.name.endswith(("kernel:0", "bias:0")) for each in columns):
+        yield "this looks like the weights of a Keras model; they are no rows of samples"
+
+
+def _last(name: str) -> str:
+    return name.rsplit("/", 1)[-1].lower()
 
 
 def _members(column: ColumnReport) -> str:

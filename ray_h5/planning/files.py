@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ray_h5.errors import OptionError
+from ray_h5.hdf5.reading.casting import as_casting
+from ray_h5.log import ensure_handler
 from ray_h5.planning.index.cache import check_index_dir
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
@@ -46,6 +48,7 @@ class FileOptions:
         *,
         group: str = "/",
         dtypes: Mapping[str, object] | None = None,
+        casting: str = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
@@ -62,6 +65,7 @@ class FileOptions:
         NotFoundError, NotReadableError, OptionError
             If there are no such files, or an argument has a value that cannot be used.
         """
+        ensure_handler()
         given = list_paths(paths)
         if not isinstance(group, str):
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
@@ -70,7 +74,7 @@ class FileOptions:
         scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows))
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        return cls(files, scope, folder, Cast(dict(dtypes or {})), is_local_only(given))
+        return cls(files, scope, folder, Cast(dict(dtypes or {}), as_casting(casting)), is_local_only(given))
 
     def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""

@@ -15,7 +15,9 @@ from ray_h5.options import as_integer
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.lookup import Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.predicates.criteria import RowFold
 from ray_h5.planning.predicates.evaluate import comparable_type
+from ray_h5.planning.predicates.index_columns import fold_of_rows
 
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
@@ -24,7 +26,7 @@ Fold = tuple[list[Any], list[Any]]
 def fold_predicates(
     files: FileOptions,
     k: int,
-    group: str,
+    group: str | None,
     stratify: str | None,
     seed: int,
     where: Callable[..., Any],
@@ -35,29 +37,52 @@ def fold_predicates(
     Raises
     ------
     OptionError
-        As `fold_values` does, or if `group` is no name.
+        As `fold_values` does, or if `group` or `stratify` is no name.
     SchemaMismatchError
-        If files lack a column. If it is `stratify`, which has a default, the message says what to pass.
+        If files lack a column; the message says which argument names it.
     """
-    if not isinstance(group, str):
-        raise OptionError(
-            f"kfold: group={group!r}: expected the name of a column: rows with one value of it stay together"
-        )
+    for option, name in (("group", group), ("stratify", stratify)):
+        if name is not None and not isinstance(name, str):
+            raise OptionError(f"kfold: {option}={name!r}: expected the name of a column, or None")
+    if group is None:
+        return _single_rows(files, k, stratify, seed, where, spread)
     folds = fold_values(_index_of(files, group, stratify, spread), k, group, stratify, seed)
     return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
 
 
+def _single_rows(
+    files: FileOptions, k: int, stratify: str | None, seed: int, where: Callable[..., Any], spread: Spread
+) -> list[tuple[Any, Any]]:
+    """Return folds that are drawn row by row. Their predicates hold how rows are drawn, and no list of them."""
+    k, seed = _checked(k, seed)
+    # Whichever columns are read later: a file has one number of rows.
+    index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
+    fold_of_rows(index, k, stratify, seed)  # raises here for what cannot be drawn
+    drawn = (k, stratify, seed, index.num_rows, len(index.files))
+    return [(where(rows=_fold(i, False, *drawn)), where(rows=_fold(i, True, *drawn))) for i in range(k)]
+
+
+def _fold(fold: int, is_test: bool, k: int, stratify: str | None, seed: int, num_rows: int, num_files: int) -> RowFold:
+    return RowFold(k, fold, is_test, stratify, seed, num_rows, num_files)
+
+
+def _checked(k: int, seed: int) -> tuple[int, int]:
+    k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
+    if seed >= 2**32:  # the limit of scikit-learn
+        raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
+    return k, seed
+
+
 def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spread) -> RowIndex:
-    if stratify is None:
-        return files.index([group], spread)
+    index = _with(files, "group", group, [group], spread)
+    return index if stratify is None else _with(files, "stratify", stratify, [group, stratify], spread)
+
+
+def _with(files: FileOptions, option: str, name: str, columns: list[str], spread: Spread) -> RowIndex:
     try:
-        return files.index([group, stratify], spread)
+        return files.index(columns, spread)
     except SchemaMismatchError as exc:
-        files.index([group], spread)  # raises if `group` is the missing column
-        raise type(exc)(
-            f"kfold: stratify={stratify!r}: {exc} For kfold: pass stratify=None, or the name of a column that all of "
-            "these files have."
-        ) from exc
+        raise type(exc)(f"kfold: {option}={name!r}: {exc}") from exc
 
 
 def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
@@ -86,9 +111,7 @@ def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     OptionError
         If there are fewer values than folds, a value is missing, or there are too few values to stratify.
     """
-    k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
-    if seed >= 2**32:  # the limit of scikit-learn
-        raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
+    k, seed = _checked(k, seed)
     names = [group] if stratify is None else [group, stratify]
     columns = index.look_up(names)
     absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()

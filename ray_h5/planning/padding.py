@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.hdf5.reading.casting import cast_error, lost
 from ray_h5.options import is_number
+from ray_h5.planning.schema import ColumnSpec
 
 PadLike: TypeAlias = "bool | float | Mapping[str, float] | None"
 """What a user writes: True for zeros, a number, or a number for each column; None or False for no padding."""
@@ -51,6 +53,25 @@ class Padding:
         """Return what fills up rows of a column; None if it is not padded."""
         found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if found is None or found is False else 0.0 if found is True else found
+
+
+def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarray]:
+    """Return rows of varying shape in the dtype that they are delivered in.
+
+    Raises
+    ------
+    CastError
+        If a value is lost, unless the casting of the column is "unsafe".
+    """
+    element = spec.element
+    if element is None or all(row.dtype == element for row in rows):
+        return rows
+    found = []
+    for row in rows:
+        if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
+            raise cast_error(f"column {spec.name!r}", row[wrong][0], element)
+        found.append(np.asarray(row).astype(element))
+    return found
 
 
 def pad_rows(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.metadata.dtypes import as_dtype
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
@@ -46,6 +47,8 @@ class ColumnSpec:
         For lists: dtype of their elements.
     as_bytes : bool
         For strings: deliver the bytes, which need not be UTF-8.
+    casting : {"checked", "rounded", "unsafe"}
+        For numbers that are cast: whether values that `dtype` cannot hold are an error.
     ragged_shape : tuple of (int or None)
         For rows of varying shape: the shape of a row; None for axes along which rows differ.
     mean_bytes : int
@@ -58,6 +61,7 @@ class ColumnSpec:
     row_shape: tuple[int, ...]
     element: np.dtype | None = None
     as_bytes: bool = False
+    casting: Casting = "checked"
     ragged_shape: tuple[int | None, ...] = ()
     mean_bytes: int = field(default=0, compare=False)
 
@@ -85,7 +89,7 @@ class ColumnSpec:
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
         if layout.kind == "ragged":
             of_row = layout.ragged_shape
-            return cls(layout.name, "ragged", dtype, (), layout.element, False, of_row, layout.item_bytes)
+            return cls(layout.name, "ragged", dtype, (), layout.element, False, "checked", of_row, layout.item_bytes)
         return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
 
     @property
@@ -135,7 +139,7 @@ class ColumnSpec:
         # The fields of compound values may have other offsets in another file.
         return self.value_type == stored.value_type or (self.kind == "string" and self.as_bytes)
 
-    def cast(self, dtype: object) -> ColumnSpec:
+    def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
         if dtype is None:  # numpy takes it for float64
             raise OptionError(
@@ -154,8 +158,9 @@ class ColumnSpec:
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
         if self.kind == "ragged":
-            return replace(self, element=wanted.newbyteorder("="))
-        return replace(self, dtype=wanted.newbyteorder("="), kind="bool" if wanted.kind == "b" else "number")
+            return replace(self, element=wanted.newbyteorder("="), casting=casting)
+        kind: Kind = "bool" if wanted.kind == "b" else "number"
+        return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
 
     def __str__(self) -> str:
         if self.kind == "ragged":
@@ -174,12 +179,13 @@ def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> boo
 
 @dataclass(frozen=True)
 class Cast:
-    """The casts while columns are read: `dtypes` has the dtypes of the columns that are cast."""
+    """The casts while columns are read: the dtypes of columns, and whether a lost value is an error."""
 
     dtypes: Mapping[str, object] = field(default_factory=dict)
+    casting: Casting = "checked"
 
     def __call__(self, spec: ColumnSpec) -> ColumnSpec:
-        return spec.cast(self.dtypes[spec.name]) if spec.name in self.dtypes else spec
+        return spec.cast(self.dtypes[spec.name], self.casting) if spec.name in self.dtypes else spec
 
 
 def scalar_to_arrow(

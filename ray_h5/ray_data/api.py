@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray.data
 
 from ray_h5.hdf5.reading.arguments import as_names
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -31,6 +32,7 @@ def read_h5(
     windows: Windows | None = None,
     shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
+    casting: Casting = "checked",
     include_paths: bool = False,
     include_row_ids: bool = False,
     include_row_keys: bool = False,
@@ -75,9 +77,11 @@ def read_h5(
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
         shuffled; `ray_h5.Shuffle` has all options.
     dtypes : mapping of str to dtype, optional
-        Dtypes that columns are cast to while reading: ``{"image": "float16"}`` halves the bytes that travel. Values
-        that do not fit are cast as by numpy's ``astype``. Files may differ in the dtypes of such columns. ``bytes``
-        for a column of strings delivers them undecoded.
+        Dtypes that columns are cast to while reading: ``{"image": "float16"}`` halves the bytes that travel. Files may
+        differ in the dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
+        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     include_paths : bool
         Add the column ``path``: the file of each row.
     include_row_ids : bool
@@ -134,6 +138,8 @@ def read_h5(
         If files do not have the columns, or differ in their types, row shapes or first axis.
     ExternalDataError, MissingSourceError, CodecUnavailableError
         If a column cannot be read.
+    CastError
+        When rows are read: if one of `dtypes` cannot hold a value.
 
     Examples
     --------
@@ -154,6 +160,7 @@ def read_h5(
         tail=tail,
         tail_rows=tail_rows,
         dtypes=dtypes,
+        casting=casting,
         include_paths=include_paths,
         include_row_ids=include_row_ids,
         include_row_keys=include_row_keys,
@@ -182,6 +189,7 @@ def build_index(
     rows: RowKind | None = None,
     windows: Windows | None = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
+    casting: Casting = "checked",
     predicate_columns: Sequence[str] = (),
     index_dir: PathLike | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -196,7 +204,8 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, dtypes, allow_external, filesystem, file_extensions, ignore_missing_paths
+    paths, columns, group, rows, windows, dtypes, casting, allow_external, filesystem, file_extensions,
+    ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
@@ -219,6 +228,7 @@ def build_index(
         rows=rows,
         windows=windows,
         dtypes=dtypes,
+        casting=casting,
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 from typing import Any, TypeAlias, cast
@@ -16,6 +17,8 @@ from ray_h5.planning.epoch.blocks import Tail
 from ray_h5.planning.epoch.shuffle import Shuffle
 
 logger = logging.getLogger(__name__)
+
+_TAILS = ("keep", "drop", "pad")
 
 ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
 
@@ -42,6 +45,11 @@ def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
 
 def as_tail(rule: str, rows: int | None) -> Tail | None:
     """Return the value of the arguments `tail` and `tail_rows`."""
+    if rule not in _TAILS:
+        near = difflib.get_close_matches(str(rule), _TAILS, n=1)
+        raise OptionError(
+            f"tail={rule!r}: expected 'keep', 'drop' or 'pad'" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
     if rule == "keep":
         if rows is not None:
             raise OptionError(f"tail_rows={rows}: is used only with tail='drop' or tail='pad'")

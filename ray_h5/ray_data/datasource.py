@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,8 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.hdf5.reading.casting import Casting
+from ray_h5.log import ensure_handler
 from ray_h5.messages import no_column
 from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
 from ray_h5.planning.epoch.cost import describe
@@ -21,6 +24,7 @@ from ray_h5.planning.epoch.plan import ReadPlan, make_plan
 from ray_h5.planning.epoch.position import Remainder
 from ray_h5.planning.epoch.steps import steps_plan
 from ray_h5.planning.files import FileOptions
+from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.planning.rows.kinds import RowKind, Windows
@@ -28,7 +32,9 @@ from ray_h5.planning.schema import ColumnSpec
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
+from ray_h5.ray_data.internals.executions import running_execution
 from ray_h5.ray_data.internals.logical_plans import operators, with_datasources
+from ray_h5.ray_data.internals.noise import turn_down_here
 from ray_h5.ray_data.plan_cache import PlanCache
 from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.tasks import in_tasks, read_tasks
@@ -55,6 +61,8 @@ class H5Datasource(Datasource):
         The HDF5 group that column names are relative to.
     dtypes : mapping of str to dtype, optional
         Dtypes that read tasks cast columns to; ``bytes`` for strings that are not UTF-8.
+    casting : {"checked", "unsafe"}
+        As for `read_h5`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         The order of an epoch; None keeps the order of the files.
     tail, tail_rows, filesystem, file_extensions, ignore_missing_paths
@@ -90,6 +98,7 @@ class H5Datasource(Datasource):
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
         dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        casting: Casting = "checked",
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
@@ -106,6 +115,7 @@ class H5Datasource(Datasource):
         super().__init__()
         # Ray's base class leaves this attribute to its subclasses.
         self._projection_map: dict[str, str] | None = None
+        ensure_handler()  # before a seed is drawn, which is a message
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)  # raises here for options that cannot be used
@@ -115,6 +125,7 @@ class H5Datasource(Datasource):
             rows=rows,
             windows=windows,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
@@ -124,6 +135,7 @@ class H5Datasource(Datasource):
         )
         self._local_only = files.local_only
         self._index = files.index(columns, in_tasks)
+        warn_of_surprises(self._index, columns)
         self._delivered = self._index.delivered
         self._columns = {name: self._delivered[name] for name in self._index.columns}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
@@ -209,6 +221,9 @@ class H5Datasource(Datasource):
         plan = self.plan()
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
+            turn_down_here(data_context)
+            if running_execution(data_context).iterates:  # counting reads nothing
+                _announce(describe(plan, self._index.chunk_group_rows))
             remainder = self.epochs.begin(plan, data_context)
             return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
@@ -225,10 +240,7 @@ class H5Datasource(Datasource):
         columns = [self._columns[name] for name in names]
         selected_by = self._predicate_specs.keys() - self._added.keys()
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
-        if self._steps_of:
-            plan = steps_plan(plan, self._steps_of)
-        logger.info("plan: %s", describe(plan, self._index.chunk_group_rows))
-        return plan
+        return steps_plan(plan, self._steps_of) if self._steps_of else plan
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
         """Return the specs of the columns that a predicate names.
@@ -249,6 +261,12 @@ class H5Datasource(Datasource):
         for name in self._predicate_specs.keys() & self._added.keys():
             columns[name] = place_column(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
         return evaluate(predicate, columns, self._index.num_rows)
+
+
+@functools.lru_cache(maxsize=1024)
+def _announce(plan: str) -> None:
+    """Say once what is read: each epoch makes the plan again."""
+    logger.info("reading %s", plan)
 
 
 def each_row_once(ds: Dataset) -> Dataset:

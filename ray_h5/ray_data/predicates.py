@@ -16,11 +16,13 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, RowMask, as_criteria
+from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, DatedText, RowFold, RowMask, as_criteria
 from ray_h5.planning.predicates.evaluate import no_scalar, passing
+from ray_h5.planning.predicates.index_columns import compared
 from ray_h5.planning.predicates.virtual_columns import occurs
 from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
@@ -42,6 +44,15 @@ class RowChooser:
             raise PredicateError(
                 f"row_mask(): {criterion.column!r} says which rows of a file to take, and this filter gets the blocks "
                 "of another operator. Put the filter directly after read_h5, before map_batches and the like."
+            )
+        if isinstance(criterion.wanted, RowFold):
+            raise PredicateError(
+                "kfold(group=None): a fold says which rows of the files to take, and this filter gets the blocks of "
+                "another operator. Put the filter directly after read_h5, before map_batches and the like."
+            )
+        if isinstance(criterion.wanted, DatedText):
+            return _like(
+                compared(criterion.column, criterion.wanted, _scalars(columns[0], criterion.column)), columns[0]
             )
         if isinstance(criterion.wanted, AnyEqual):
             values, *valid = map(as_array, criterion.columns, columns)
@@ -139,14 +150,15 @@ def _pushed(*given: Any) -> pc.Expression:
 def kfold(
     paths: PathLike | Sequence[PathLike],
     k: int,
-    group: str = "guid",
-    stratify: str | None = "cs_label",
+    group: str | None = None,
+    stratify: str | None = None,
     seed: int = 0,
     *,
     hdf5_group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
     dtypes: Mapping[str, object] | None = None,
+    casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
     filesystem: object = None,
@@ -161,8 +173,9 @@ def kfold(
         As for `read_h5`.
     k : int
         The number of folds.
-    group : str
-        A column. Rows with the same value, such as those of one patient, are in one fold.
+    group : str, optional
+        A column. Rows with the same value, such as those of one patient, are in one fold. None draws each row alone:
+        rows that resemble each other are then in training and in validation.
     stratify : str, optional
         A column. Each of its values has about the same share in all folds.
     seed : int
@@ -171,13 +184,13 @@ def kfold(
         The HDF5 group that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    dtypes, casting, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `read_h5`.
 
     Raises
     ------
     OptionError
-        If `group` has fewer values than there are folds, or is not a name.
+        If `group` has fewer values than there are folds, or there are fewer rows.
     """
     files = FileOptions.of(
         paths,
@@ -185,6 +198,7 @@ def kfold(
         rows=rows,
         windows=windows,
         dtypes=dtypes,
+        casting=casting,
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,

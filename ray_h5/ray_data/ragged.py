@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from ray.data.extensions import ArrowVariableShapedTensorType
 
 from ray_h5.planning.arrow import as_real, real_dtype, to_arrow
+from ray_h5.planning.padding import cast_rows
 from ray_h5.planning.schema import ColumnSpec
 
 
@@ -28,7 +31,7 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec) -> pa.Array:
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
     axes = len(spec.ragged_shape) + len(parts)
     shapes = np.array([(*row.shape, *parts) for row in rows], np.int64).reshape(len(rows), axes)
-    flat = _flat(rows, spec.element)
+    flat = _flat(cast_rows(list(rows), spec), spec.element)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
     data = pa.LargeListArray.from_arrays(pa.array(offsets), _values(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
@@ -37,15 +40,15 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec) -> pa.Array:
     return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
 
 
-def _flat(rows: np.ndarray, element: np.dtype) -> np.ndarray:
+def _flat(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray:
     """Return the values of all rows, one after the other."""
     whole = _common_base(rows, element)
     if whole is None:
-        whole = np.concatenate([*(np.asarray(row).reshape(-1) for row in rows), np.empty(0, element)]).astype(element)
+        whole = np.concatenate([*(np.asarray(row).reshape(-1) for row in rows), np.empty(0, element)])
     return as_real(whole).reshape(-1)
 
 
-def _common_base(rows: np.ndarray, element: np.dtype) -> np.ndarray | None:
+def _common_base(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray | None:
     """Return the array that all rows are consecutive parts of, as one axis; None if there is none."""
     if not len(rows) or rows[0].dtype != element:
         return None

@@ -37,5 +37,8 @@ class ByteSource(Protocol):
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
 
+    def will_need(self, offset: int, nbytes: int) -> None:
+        """Take the hint that these bytes are read soon. It returns at once and raises nothing; it may do nothing."""
+
     def identity(self) -> FileIdentity:
         """Return the state that the file has now."""

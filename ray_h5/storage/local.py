@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
 from ray_h5.storage.byte_source import Buffer, FileIdentity
 from ray_h5.storage.os_errors import os_error, translated_os_errors
+
+logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 
@@ -31,6 +34,7 @@ class LocalFile:
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
+        self._takes_hints = True
 
     @classmethod
     def open(cls, path: str) -> LocalFile:
@@ -55,6 +59,18 @@ class LocalFile:
             return os.preadv(self._fd, [buffer], offset)
         except OSError as exc:
             raise os_error(exc, self._path, f"reading {len(buffer)} bytes at offset {offset}") from exc
+
+    def will_need(self, offset: int, nbytes: int) -> None:
+        """Let the kernel fetch bytes that are read soon. It fetches them while this process goes on."""
+        advise = getattr(os, "posix_fadvise", None)  # macOS has no such call
+        if advise is None or not self._takes_hints:
+            return
+        try:
+            advise(self._fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+        except OSError as exc:
+            # A read of these bytes raises its own error, if there is one.
+            logger.debug("%s: no more hints: %s", self._path, exc)
+            self._takes_hints = False
 
     def identity(self) -> FileIdentity:
         """Return the state that the file has now."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.optimized import create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError, RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
+    from ray_h5.torch_data.compat.split import make_train_val_indices
     from ray_h5.torch_data.compat.wrappers import (
         WorkerSafeAugmentedDataset,
         WorkerSafeStandardizedDataset,
@@ -59,6 +60,7 @@ __all__ = [
     "h5_worker_init_fn",
     "kfold",
     "loader",
+    "make_train_val_indices",
     "row_mask",
     "where",
     "worker_init_fn",
@@ -95,6 +97,7 @@ _NAMES = {
         "_balanced_contiguous_shard",
         "_interleaved_indices",
     ),
+    "torch_data.compat.split": ("make_train_val_indices",),
     "torch_data.compat.wrappers": (
         "WorkerSafeAugmentedDataset",
         "WorkerSafeStandardizedDataset",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
@@ -14,6 +15,7 @@ import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.arguments import as_names
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
@@ -21,12 +23,13 @@ from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.index.select import select
-from ray_h5.planning.padding import LENGTH, Padding, PadLike, pad_rows
+from ray_h5.planning.notices import warn_of_surprises
+from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.rows.kinds import RowKind, Windows
 from ray_h5.planning.schema import Cast
-from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
 from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, unpadded_sample_of
@@ -77,6 +80,9 @@ class H5Dataset(BatchedDataset):
         A sample is a step of an episode, with the values at some offsets from it.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
+        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     allow_external : path-like, or sequence of them
         Folders that links, virtual datasets and external storage may lead into.
     index_dir : path-like, optional
@@ -129,6 +135,7 @@ class H5Dataset(BatchedDataset):
         rows: RowKind | None = None,
         windows: Windows | None = None,
         dtypes: Mapping[str, object] | None = None,
+        casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
@@ -145,6 +152,7 @@ class H5Dataset(BatchedDataset):
             rows=rows,
             windows=windows,
             dtypes=dtypes,
+            casting=casting,
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
@@ -165,8 +173,11 @@ class H5Dataset(BatchedDataset):
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)
+        warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.columns]
+        self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
+        self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
@@ -192,6 +203,16 @@ class H5Dataset(BatchedDataset):
     def selection(self) -> np.ndarray | None:
         """int64: the row ids of the samples; None if there is a sample for each row."""
         return self._source.plan.selection
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether samples are what a transform makes of them."""
+        return self.transform is not None
+
+    @property
+    def has_own_samples(self) -> bool:
+        """Whether a subclass makes samples or batches itself."""
+        return is_changed(self)
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
@@ -226,6 +247,21 @@ class H5Dataset(BatchedDataset):
         arrays = self._source.new_batch(len(indices)) if out is None else out
         self._cache.read_into(arrays, indices)
         return arrays
+
+    def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[dict[str, np.ndarray]]:
+        """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
+        indices = np.array([index for batch in batches for index in batch], np.int64)
+        arrays = self.read(indices, self.new_pinned(len(indices)) if pinned else None)
+        stops = itertools.accumulate(map(len, batches))
+        return [
+            {name: values[stop - len(batch) : stop] for name, values in arrays.items()}
+            for batch, stop in zip(batches, stops, strict=True)
+        ]
+
+    def will_read(self, indices: np.ndarray) -> None:
+        """Take the hint that these samples are read next; it does nothing while reads do not wait."""
+        if not self._closed:
+            self._source.will_read(indices)
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
@@ -285,23 +321,20 @@ class H5Dataset(BatchedDataset):
     def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return a batch whose rows of varying shape are padded, with their lengths."""
         assert self.padding is not None
-        ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged" and spec.name in arrays}
         padded = Sample()
         for name, values in whole.items():
-            spec, fill = ragged.get(name), self.padding.value(name)
+            spec, fill = self._ragged.get(name), self.padding.value(name)
             if spec is None or fill is None:
                 padded[name] = values
                 continue
-            rows = [np.asarray(row) for row in arrays[name]]
+            rows = cast_rows([np.asarray(row) for row in arrays[name]], spec)
             array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 
     def _values(self, name: str, array: np.ndarray) -> Any:
-        spec = next((spec for spec in self._specs if spec.name == name), None)
-        if spec is not None and spec.kind == "ragged":
-            return ragged_to_torch(array, spec)
-        return to_torch(array, name, as_bytes=spec is not None and spec.as_bytes)
+        spec = self._ragged.get(name)
+        return to_torch(array, name, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

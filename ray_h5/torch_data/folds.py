@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow.compute as pc
 
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
@@ -16,14 +17,15 @@ from ray_h5.planning.rows.kinds import RowKind, Windows
 def kfold(
     paths: PathLike | Sequence[PathLike],
     k: int,
-    group: str = "guid",
-    stratify: str | None = "cs_label",
+    group: str | None = None,
+    stratify: str | None = None,
     seed: int = 0,
     *,
     hdf5_group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
     dtypes: Mapping[str, object] | None = None,
+    casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
     filesystem: object = None,
@@ -38,8 +40,9 @@ def kfold(
         As for `H5Dataset`.
     k : int
         Folds.
-    group : str
-        A column. Rows with the same value, such as those of one patient, are in the same fold.
+    group : str, optional
+        A column. Rows with the same value, such as those of one patient, are in the same fold. None draws each row
+        alone: rows that resemble each other are then in training and in validation.
     stratify : str, optional
         A column whose values occur in each fold in about the same proportions.
     seed : int
@@ -48,17 +51,17 @@ def kfold(
         The group of the files that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    dtypes, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    dtypes, casting, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
     ------
     OptionError
-        If `group` has fewer values than folds, or is no name.
+        If `group` has fewer values than folds, or there are fewer rows.
 
     Examples
     --------
-    >>> for train, valid in kfold("data/*.h5", 4):  # doctest: +SKIP
+    >>> for train, valid in kfold("data/*.h5", 4, group="patient", stratify="label"):  # doctest: +SKIP
     ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
     """
     files = FileOptions.of(
@@ -67,6 +70,7 @@ def kfold(
         rows=rows,
         windows=windows,
         dtypes=dtypes,
+        casting=casting,
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from joblib import cpu_count
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError, RayH5Error
@@ -22,8 +22,9 @@ from ray_h5.options import as_integer
 from ray_h5.planning.padding import PadLike
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler, check_between_batches
-from ray_h5.torch_data.batched import is_changed
 from ray_h5.torch_data.dataset import H5Dataset, check_options
+from ray_h5.torch_data.joined import JoinedDataset, as_h5
+from ray_h5.torch_data.reading.moving import movable
 from ray_h5.torch_data.reading.row_cache import copy_alone
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 
@@ -56,8 +57,8 @@ class H5DataLoader(DataLoader[Any]):
 
     Parameters
     ----------
-    dataset : H5Dataset
-        The samples.
+    dataset : H5Dataset, or a ConcatDataset or Subset of H5Datasets
+        The samples. The `dataset` of the loader is then one of these samples, in the same order.
     batch_size : int, optional
         Samples of a batch. None, as in a `DataLoader`, for a sampler that yields whole batches, or for single
         samples; each is then read when it is asked for.
@@ -82,7 +83,7 @@ class H5DataLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: H5Dataset,
+        dataset: Dataset[Any],
         batch_size: int | None = 1,
         sampler: Iterable[int] | None = None,
         *,
@@ -99,8 +100,11 @@ class H5DataLoader(DataLoader[Any]):
         threads = as_integer("threads", threads, 0)
         if prefetch_factor is not None:
             prefetch_factor = as_integer("prefetch_factor", prefetch_factor, 1, instead=", or None")
+        read = as_h5(dataset)
+        if isinstance(read, JoinedDataset) and collate_fn is None and not (read.is_transformed or read.has_own_samples):
+            read.check_alike()
         super().__init__(
-            dataset,
+            read,
             batch_size=batch_size,
             sampler=sampler,
             shuffle=shuffle,
@@ -139,15 +143,15 @@ class H5DataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
-            return (self._pinned(self.collate_fn(self.dataset[item])) for item in self.sampler)
+            return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
         # Threads read arrays alone. What users wrote runs in `finish`, in the thread that asks for batches.
         finish: Callable[[Any], Any]
-        if is_changed(self.dataset):
+        if self.dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
             reads: Iterable[list[_ReadBatch]] = map(self._not_read, self._calls())
             finish = self._from_subclass
         else:
-            is_plain = self._collates and self.dataset.transform is None  # the arrays are the batch
+            is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
             read = partial(self._read, self._whole if is_plain else _unchanged)
             reads = self._in_threads(read) if self.threads else map(read, self._calls())
             finish = _unchanged if is_plain else self._from_samples
@@ -194,13 +198,19 @@ class H5DataLoader(DataLoader[Any]):
 
     def _in_threads(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
         waiting: deque[Future[list[_ReadBatch]]] = deque()
-        calls, in_time = self._calls(), True
+        calls, in_time = _with_later(self._calls(), self.threads), True
+
+        def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
+            if later is not None:
+                self.dataset.will_read(_indices(later))
+            return read(call)
+
         at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=copy_alone)
         try:
             # One call more than threads: a thread that is done has the next one at once.
-            for call in itertools.islice(calls, self.threads + 1):
-                waiting.append(pool.submit(read, call))
+            for each in itertools.islice(calls, self.threads + 1):
+                waiting.append(pool.submit(work, *each))
             while waiting:
                 in_time = bool(wait([waiting[0]], self.timeout or None).done)
                 if not in_time:
@@ -210,44 +220,70 @@ class H5DataLoader(DataLoader[Any]):
                         "give it more time"
                     )
                 batches = waiting.popleft().result()
-                for call in itertools.islice(calls, 1):
-                    waiting.append(pool.submit(read, call))
+                for each in itertools.islice(calls, 1):
+                    waiting.append(pool.submit(work, *each))
                 yield batches
         finally:
             # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
             if not at_exit():
                 pool.shutdown(wait=in_time, cancel_futures=True)
 
-    def _read(self, make: Callable[[dict[str, np.ndarray]], Any], call: list[list[int]]) -> list[_ReadBatch]:
+    def _read(self, make: Callable[[Any], Any], call: list[list[int]]) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
-        dataset: H5Dataset = self.dataset
-        indices = np.array([index for batch in call for index in batch], np.int64)
-        arrays = dataset.read(indices, dataset.new_pinned(len(indices)) if self._pins else None)
-        stops = itertools.accumulate(map(len, call))
-        return [
-            (len(batch), make({name: values[stop - len(batch) : stop] for name, values in arrays.items()}))
-            for batch, stop in zip(call, stops, strict=True)
-        ]
+        read = self.dataset.read_batches(call, pinned=self._pins)
+        return [(len(batch), make(arrays)) for batch, arrays in zip(call, read, strict=True)]
 
     @property
     def _pins(self) -> bool:
         return self.pin_memory and torch.cuda.is_available()
 
-    def _whole(self, arrays: dict[str, np.ndarray]) -> Any:
-        return self._pinned(self.dataset.collate(arrays))
+    def _whole(self, arrays: Any) -> Any:
+        return self._delivered(self.dataset.collate(arrays))
 
-    def _from_samples(self, arrays: dict[str, np.ndarray]) -> Any:
-        return self._pinned(self.collate_fn(self.dataset.samples(arrays)))
+    def _from_samples(self, arrays: Any) -> Any:
+        return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
 
     def _from_subclass(self, indices: list[int]) -> Any:
-        return self._pinned(self.collate_fn(self.dataset.__getitems__(indices)))
+        return self._delivered(self.collate_fn(self.dataset.__getitems__(indices)))
 
     def _not_read(self, call: list[list[int]]) -> list[_ReadBatch]:
         return [(len(batch), batch) for batch in call]
 
-    def _pinned(self, batch: Any) -> Any:
-        """Pin tensors that were not read into pinned memory: those that were cast, or that a transform made."""
-        return pin_memory(batch) if self._pins else batch
+    def _delivered(self, batch: Any) -> Any:
+        """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.
+
+        Tensors that were not read into pinned memory are pinned: those that were cast, or that a transform made.
+        """
+        batch = pin_memory(batch) if self._pins else batch
+        return movable(batch) if self._collates else batch
+
+    def __repr__(self) -> str:
+        sampler = self._ordered
+        shuffle = None if sampler is None else sampler.order.shuffle
+        order = f"sampler={type(self.sampler).__name__}" if sampler is None else "shuffle=False"
+        if shuffle is not None:
+            order = f"shuffle={shuffle.unit!r}, seed={shuffle.seed}"
+        size = self.batch_size if sampler is None else sampler.run_length
+        return (
+            f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, threads={self.threads}: "
+            f"{self.dataset!r})"
+        )
+
+
+def _with_later(
+    calls: Iterator[list[list[int]]], distance: int
+) -> Iterator[tuple[list[list[int]], list[list[int]] | None]]:
+    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
+    window: deque[list[list[int]] | None] = deque(itertools.islice(calls, distance))
+    for later in itertools.chain(calls, itertools.repeat(None, distance)):
+        window.append(later)
+        call = window.popleft()
+        if call is not None:
+            yield call, later
+
+
+def _indices(call: list[list[int]]) -> np.ndarray:
+    return np.array([index for batch in call for index in batch], np.int64)
 
 
 def _unchanged(read: Any) -> Any:
@@ -259,7 +295,7 @@ def _count(read: _ReadBatch) -> int:
 
 
 def loader(
-    source: H5Dataset | PathLike | Sequence[PathLike],
+    source: Dataset[Any] | PathLike | Sequence[PathLike],
     batch_size: int = 64,
     *,
     shuffle: ShuffleLike = True,
@@ -275,9 +311,12 @@ def loader(
 ) -> H5DataLoader:
     """Return a loader that reads in threads of this process, several batches at a time.
 
+    Each iteration is the next epoch, and another order if it is shuffled: the first one epoch 0. ``set_epoch`` chooses
+    the epoch of the next iteration. All ranks have to begin equally many iterations, or to call ``set_epoch``.
+
     Parameters
     ----------
-    source : H5Dataset, or paths
+    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, or paths
         The samples.
     batch_size : int
         Samples of a batch, on each rank.
@@ -299,23 +338,26 @@ def loader(
     Returns
     -------
     H5DataLoader
-        Yields dicts of tensors, whose entries are attributes too. ``set_epoch``, ``state_dict`` and
-        ``load_state_dict`` are those of its sampler.
+        Yields dicts of tensors, whose entries are attributes too; ``to(device)`` and ``pin_memory()`` move all of them.
+        ``set_epoch``, ``state_dict`` and ``load_state_dict`` are those of its sampler.
 
     Examples
     --------
     >>> batches = loader("data/*.h5", 64, columns=["signal", "label"])  # doctest: +SKIP
     >>> for epoch in range(3):  # doctest: +SKIP
-    ...     batches.set_epoch(epoch)
     ...     for batch in batches:
     ...         train(batch.signal, batch.label)
     """
     batch_size = as_integer("batch_size", batch_size, 1)
     check_options("loader", options, loader, H5Dataset, instead=_INSTEAD)
-    if isinstance(source, H5Dataset):
+    if isinstance(source, Dataset):
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
-        dataset = source if pad is None else source.with_padding(pad)
+        dataset = as_h5(source)
+        if pad is not None:
+            if not isinstance(dataset, H5Dataset):
+                raise OptionError(f"pad={pad!r}: of a joined dataset, give pad= to each H5Dataset(...)")
+            dataset = dataset.with_padding(pad)
     else:
         dataset = H5Dataset(source, pad=pad, **options)
     sampler = OrderSampler(
@@ -327,6 +369,7 @@ def loader(
         drop_last=drop_last,
         run_length=batch_size,
     )
+    sampler.advance_epochs()
     # By name: a framework that makes the loader again replaces some of these by name.
     made = H5DataLoader(
         dataset,

@@ -28,6 +28,9 @@ class SamplerState:
 
     Attributes
     ----------
+    advances : bool
+        Whether each iteration is of the epoch after that of the iteration before it. If not, it is of the epoch that
+        was set last.
     epoch : int
         The epoch of the next iteration, or of the running one.
     done : int
@@ -41,6 +44,8 @@ class SamplerState:
         self._is_drawn = is_drawn
         self._split = [run_length, 1]  # samples of a run, and the number of ranks when `within` was counted
         self._resume: tuple[int, int] | None = None  # done and within of a state that was loaded
+        self._next_epoch = 0  # of the next iteration, if it advances
+        self.advances = False
         self.epoch = 0
         self.done = 0
         self.within = 0
@@ -54,8 +59,8 @@ class SamplerState:
         epoch = as_integer("set_epoch: epoch", epoch, 0)
         if epoch != self.epoch:
             self._resume = None
-            self.end()
-        self.epoch = epoch
+            self.done = self.within = 0
+        self.epoch = self._next_epoch = epoch
 
     def begin(self, world_size: int = 1) -> int:
         """Begin an iteration on one of `world_size` ranks; return how many samples are done already."""
@@ -63,12 +68,22 @@ class SamplerState:
         if self._resume is not None and self._resume[1]:
             self._check_split(self._split, split)
         self._split = split
+        if self.advances:
+            self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         (self.done, self.within), self._resume = self._resume or (0, 0), None
         return self.done
+
+    def count(self, epoch: int, done: int, within: int = 0) -> None:
+        """Note how far an iteration of `epoch` is."""
+        self.done, self.within = done, within
+        if self.advances:  # another iteration, of another epoch, may have begun since
+            self.epoch = epoch
 
     def end(self) -> None:
         """Note that an iteration has ended: the next one is of a whole epoch."""
         self.done = self.within = 0
+        if self.advances:
+            self.epoch = self._next_epoch
 
     def state_dict(self) -> State:
         done, within = self._resume or (self.done, self.within)

@@ -215,14 +215,17 @@ class OrderSampler(RankSampler):
             )
 
     def _indices(self) -> Iterator[int]:
-        share, end = self._share(), None
+        share, end, epoch = self._share(), None, self.epoch
         # The state is that of the iteration that was asked last, which may be another one. So this iteration takes its
         # beginning from the state, and counts for itself after the first run.
         for run in self._runs(share, 1):
-            done, skip = (self._state.done, self._state.within) if end is None else (end, 0)
+            if end is None:
+                epoch, done, skip = self._state.epoch, self._state.done, self._state.within
+            else:
+                done, skip = end, 0
             end = done + len(run) * share.world_size
             for within, index in enumerate(run[skip:], start=skip + 1):
-                self._state.done, self._state.within = (done, within) if within < len(run) else (end, 0)
+                self._state.count(epoch, *((done, within) if within < len(run) else (end, 0)))
                 yield index
         self._state.end()
 
@@ -234,9 +237,10 @@ class OrderSampler(RankSampler):
         yield from self._runs(self._share(), self.run_length if whole else 1)
 
     def _runs(self, share: Share, least: int) -> Iterator[list[int]]:
-        epoch, order = self._state.epoch, self.order
-        total = order.num_rows
-        for positions in self._positions(self._state.begin(share.world_size), total, share):
+        order = self.order
+        total, done = order.num_rows, self._state.begin(share.world_size)
+        epoch = self._state.epoch
+        for positions in self._positions(done, total, share):
             # Without drop_last, positions after the last one stand for the first ones of the epoch.
             indices = order.selected_indices(positions % max(total, 1), epoch).tolist()
             for i in range(0, len(indices), self.run_length):
@@ -245,14 +249,19 @@ class OrderSampler(RankSampler):
 
     def counted(self, batches: Iterable[_Batch], size: Callable[[_Batch], int]) -> Iterator[_Batch]:
         """Yield what was made of this rank's runs, and count the samples of each as done when it is asked for."""
-        world_size, done = self._share().world_size, None
+        world_size, begun = self._share().world_size, None
         for batch in batches:
             # The first batch took its beginning from the state. From then on this counts for itself: another iteration
             # may begin.
-            done = (self._state.done if done is None else done) + size(batch) * world_size
-            self._state.done, self._state.within = done, 0
+            epoch, done = begun or (self._state.epoch, self._state.done)
+            begun = epoch, done + size(batch) * world_size
+            self._state.count(*begun)
             yield batch
         self._state.end()
+
+    def advance_epochs(self) -> None:
+        """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""
+        self._state.advances = True
 
     def sharing_state(self, *, drop_last: bool, shuffled: bool) -> OrderSampler:
         """Return a sampler with these options that shares its epoch and position with this one."""

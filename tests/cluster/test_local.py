@@ -106,7 +106,7 @@ def test_the_readmes_command_trains_a_model():
     child = start("examples/train.py", "--epochs", "2", nodes=3)
     output = child.communicate(timeout=400)[0]
     assert child.returncode == 0, output
-    assert "weights, scale and position are in" in output
+    assert "weights, scale and position: " in output
 
 
 class Job:

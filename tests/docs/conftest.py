@@ -20,7 +20,24 @@ def made(tmp_path_factory):
         for i in range(5):
             file[f"sample_{i}/x"] = np.full((3, 4), i, "f4")
             file[f"sample_{i}/y"] = i
+    write_episodes(folder)
     return folder
+
+
+def write_episodes(folder):
+    rng = np.random.default_rng(0)
+    with h5py.File(folder / "demos.h5", "w") as file:
+        for i in range(9):
+            length = 10 + 5 * i
+            group = file.create_group(f"data/demo_{i}")
+            group["actions"] = rng.standard_normal((length, 7))
+            group["obs/eef"] = rng.standard_normal((length, 3)).astype("f4")
+            group.attrs["num_samples"] = length
+        file["mask/train"] = [b"demo_0", b"demo_3", b"demo_8"]
+    with h5py.File(folder / "well.h5", "w") as file:
+        file["t0_fields/u"] = rng.standard_normal((3, 20, 8, 8)).astype("f4")
+        file["dimensions/time"] = np.arange(20) / 10
+        file["dimensions/x"] = np.linspace(0, 1, 8)
 
 
 def write_run(path, number):

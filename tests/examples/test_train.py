@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,11 +93,17 @@ def ending(child):
             child.wait()
 
 
+LINE = re.compile(
+    r"epoch (?P<epoch>\d+)/\d+  loss (?P<loss>[\d.]+)  validation loss (?P<valid_loss>[\d.]+)  (?P<rows>\d+) rows"
+    r"  (?P<speed>\d+) rows/s  waiting for data (?P<waiting>\d+)%  (?P<seconds>[\d.]+) s$",
+    re.MULTILINE,
+)
+
+
 def metrics_in(text):
-    """Return the metrics that were printed, by epoch."""
-    lines = [line[line.index("epoch ") :] for line in text.splitlines() if "; valid_loss" in line]
-    found = [{name: float(value) for name, value in (each.split() for each in line.split("; "))} for line in lines]
-    return {int(each["epoch"]): each for each in found}
+    """Return the metrics that were printed, by epoch from 0 on."""
+    found = [{name: float(value) for name, value in line.groupdict().items()} for line in LINE.finditer(text)]
+    return {int(each["epoch"]) - 1: each for each in found}
 
 
 def entries(folder):
@@ -130,9 +137,9 @@ def rows_of_epochs(logs):
 
 
 def rows_to_train_on(text):
-    (line,) = [line for line in text.splitlines() if "rows to train on" in line]
-    train, _, valid = line.partition(" rows to train on, ")
-    return int(train), int(valid.split()[0])
+    train = re.search(r"^rows: .* -> (\d+) in full batches$", text, re.MULTILINE)
+    valid = re.search(r"^rows to validate on: (\d+)$", text, re.MULTILINE)
+    return int(train[1]), int(valid[1])
 
 
 def test_it_trains_and_goes_on_where_it_ended(train, tmp_path):

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ray_h5.errors import CastError
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.casting import lost
 from tests.hdf5.h5kit import assert_same, by_h5py
 
 ENUM = h5py.enum_dtype({"low": 0, "mid": 1, "high": 2}, basetype="u1")
@@ -180,9 +182,18 @@ def test_read_into_places_and_casts(data, cast, threads):
         case.write(path)
         out = before.copy()
         with RowReader(path, threads=threads) as reader:
-            reader.read_into({"x": out}, rows, places)
+            reader.read_into({"x": out}, rows, places, casting="unsafe")
+            values = by_h5py(path, "x", rows)
+            checked = before.copy()
+            numbers = {values.dtype.kind, np.dtype(wanted).kind} <= set("biufc")
+            if numbers and lost(values, np.dtype(wanted)).any():
+                with pytest.raises(CastError):
+                    reader.read_into({"x": checked}, rows, places)
+            else:
+                reader.read_into({"x": checked}, rows, places)
+                np.testing.assert_array_equal(checked, out, strict=True)
         expected = before.copy()
-        expected[places] = by_h5py(path, "x", rows).astype(wanted)
+        expected[places] = values.astype(wanted)
     np.testing.assert_array_equal(out, expected, strict=True)
     untouched = np.setdiff1d(np.arange(len(out)), places)
     assert out[untouched].tobytes() == before[untouched].tobytes()

@@ -16,6 +16,7 @@ def plan_files(
     predicate=None,
     shuffle=None,
     dtypes=None,
+    casting="checked",
     allow_external=(),
     index_dir=None,
     block_rows=None,
@@ -23,7 +24,7 @@ def plan_files(
 ):
     """Return the index of some files, and the plan to read their selected rows."""
     folder = None if index_dir is None else check_index_dir(index_dir)
-    files = FileOptions(paths, Scope.of("/", allow_external, threads), folder, Cast(dtypes or {}), False)
+    files = FileOptions(paths, Scope.of("/", allow_external, threads), folder, Cast(dtypes or {}, casting), False)
     index = files.index(columns)
     specs = index.delivered
     selection = None if predicate is None else select(index, specs, as_expression(predicate))

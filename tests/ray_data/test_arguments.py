@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import ray.data
 from ray.data import FileShuffleConfig
 
 import ray_h5
-from ray_h5 import Shuffle
+from ray_h5 import Shuffle, set_epoch, train_batches
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.arguments import as_flag, as_resources, as_shuffle
+from ray_h5.ray_data.arguments import as_flag, as_resources, as_shuffle, as_tail
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,21 @@ def test_any_other_shuffle_is_an_error(given):
 def test_an_order_that_never_changes_is_not_promised():
     with pytest.raises(OptionError, match=r"set_epoch\(name, 0\)"):
         as_shuffle(FileShuffleConfig(seed=5, reseed_after_execution=False))
+
+
+@pytest.mark.parametrize("rows", [None, 4])
+def test_a_tail_that_is_misspelt_says_so(rows):
+    with pytest.raises(OptionError, match=r"tail='dropp': expected 'keep', 'drop' or 'pad'; did you mean 'drop'\?"):
+        as_tail("dropp", rows)
+    with pytest.raises(OptionError, match=r"tail=None: expected 'keep', 'drop' or 'pad'$"):
+        as_tail(None, rows)
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_a_dataset_in_place_of_its_name_is_not_printed():
+    ds = ray.data.range(3)
+    for call in (lambda: train_batches(ds, 0, batch_size=2), lambda: set_epoch(ds, 0)):
+        with pytest.raises(OptionError, match=r"expected the name of a dataset, .* found a .*Dataset") as caught:
+            call()
+        assert len(str(caught.value).splitlines()) == 1
+        assert "read_h5(..., name='train')" in str(caught.value)

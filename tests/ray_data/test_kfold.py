@@ -6,7 +6,8 @@ import pytest
 
 import ray_h5
 import ray_h5.torch_data
-from ray_h5.errors import NotFoundError, OptionError, UnknownColumnError
+from ray_h5.errors import NotFoundError, OptionError, PredicateError, UnknownColumnError
+from ray_h5.torch_data import H5Dataset
 
 from .kit import ids_of, write_chunked
 
@@ -74,13 +75,54 @@ def test_what_cannot_be_folded(tmp_path):
     paths = write_chunked(tmp_path)
     with pytest.raises(OptionError, match="only 15 different values"):
         ray_h5.kfold(paths, 16, "guid", None)
-    with pytest.raises(OptionError, match="group=None: expected the name of a column"):
-        ray_h5.kfold(paths, 2, None, None)
+    with pytest.raises(OptionError, match="group=3: expected the name of a column, or None"):
+        ray_h5.kfold(paths, 2, 3)
+    with pytest.raises(OptionError, match="stratify=3: expected the name of a column, or None"):
+        ray_h5.kfold(paths, 2, stratify=3)
+    with pytest.raises(OptionError, match="k=151: there are only 150 rows"):
+        ray_h5.kfold(paths, 151)
     with pytest.raises(UnknownColumnError, match="Did you mean 'guid'"):
         ray_h5.kfold(paths, 2, "giud", None)
     with pytest.raises(UnknownColumnError, match="Did you mean 'guid'") as raised:
         ray_h5.kfold(paths, 2, "giud")
     assert "stratify" not in str(raised.value)
     for kfold in (ray_h5.kfold, ray_h5.torch_data.kfold):
-        with pytest.raises(UnknownColumnError, match=r"kfold: stratify='cs_label': .*pass stratify=None, or the name"):
-            kfold(map(str, paths), 2)
+        with pytest.raises(UnknownColumnError, match=r"kfold: stratify='lable': .*Did you mean 'label'"):
+            kfold(map(str, paths), 2, stratify="lable")
+
+
+@pytest.mark.parametrize("stratify", [None, "label"])
+def test_without_a_group_rows_are_folded_one_by_one(tmp_path, stratify):
+    paths = write_chunked(tmp_path)
+    ds = ray_h5.read_h5(paths, columns=["x"], include_row_ids=True, shuffle=True)
+    folds = ray_h5.kfold(paths, 4, stratify=stratify, seed=2)
+    tested = []
+    for (train, test), (_, plain) in zip(
+        folds, ray_h5.torch_data.kfold(paths, 4, stratify=stratify, seed=2), strict=True
+    ):
+        ids = sorted(ids_of(ds.filter(expr=test)))
+        assert (
+            ids == H5Dataset(paths, ["x"], plain).selection.tolist() == H5Dataset(paths, ["x"], test).selection.tolist()
+        )
+        assert sorted(ids + ids_of(ds.filter(expr=train))) == list(range(150))
+        assert len(ids) in (37, 38)
+        if stratify is not None:
+            assert all(abs(sum(i % 3 == label for i in ids) - 12.5) <= 1 for label in range(3))
+        tested += ids
+    assert sorted(tested) == list(range(150))
+    assert tested != list(range(150))
+    other = ray_h5.kfold(paths, 4, stratify=stratify, seed=3)
+    assert sorted(ids_of(ds.filter(expr=other[0][1]))) != sorted(ids_of(ds.filter(expr=folds[0][1])))
+    label = ray_h5.where(label=1)
+    both = [ids_of(ds.filter(expr=each & label)) for each in (~folds[0][0], folds[0][1])]
+    assert sorted(both[0]) == sorted(both[1])
+
+
+def test_folds_of_rows_belong_to_their_files(tmp_path):
+    paths = write_chunked(tmp_path)
+    train, _ = ray_h5.kfold(paths, 4)[0]
+    with pytest.raises(PredicateError, match="these folds are of 150 rows in 4 files, found 80 rows in 3 files"):
+        ray_h5.read_h5(paths[:3]).filter(expr=train).count()
+    ds = ray_h5.read_h5(paths).map_batches(lambda batch: batch)
+    with pytest.raises(PredicateError, match=r"kfold\(group=None\): .*Put the filter directly after read_h5"):
+        ds.filter(expr=train).count()

@@ -292,7 +292,6 @@ def test_epochs_repeat_and_torch_batches_are_tensors(signals):
     ("spoil", "error", "says"),
     [
         (os.remove, NotFoundError, "1 path does not exist"),
-        (lambda path: pathlib.Path(path).write_text(""), NotHDF5Error, "0 bytes"),
         (lambda path: pathlib.Path(path).write_text("hello"), NotHDF5Error, "no HDF5 signature"),
         (lambda path: os.truncate(path, 3000), TruncatedFileError, r"expected \d+ bytes, found 3000"),
     ],
@@ -302,6 +301,14 @@ def test_bad_files_are_named_at_planning(signals, spoil, error, says):
     with pytest.raises(error, match=says) as caught:
         ray_h5.read_h5(signals)
     assert signals[2] in str(caught.value)
+
+
+def test_an_empty_file_is_left_out_with_a_warning(signals, caplog):
+    pathlib.Path(signals[2]).write_text("")
+    assert ray_h5.read_h5(signals).count() == 20
+    assert f"left out 1 of 3 files, which are empty: {signals[2]} (0 bytes)" in caplog.text
+    with pytest.raises(NotHDF5Error, match="0 bytes"):
+        ray_h5.read_h5(signals[2])
 
 
 def test_a_mismatch_is_named_at_planning(signals):
@@ -372,3 +379,19 @@ def test_the_datasource_takes_what_read_h5_takes(signals, tmp_path):
     for wrong in ({"columns": "label"}, {"shuffle": "row"}, {"tail": "drop"}, {"dtypes": ["f4"]}, {"group": None}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))}|Shuffle"):
             ray_h5.H5Datasource(first, **wrong)
+
+
+def test_what_files_hold_is_told_once(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(5):
+            file[f"demo_{i}/t2m"] = np.zeros(9, "i2")
+            file[f"demo_{i}/t2m"].attrs["scale_factor"] = 0.5
+    for _ in range(2):
+        ds = ray_h5.read_h5(str(tmp_path / "a.h5"))
+        ds.filter(expr=ray_h5.where(**{"demo_0/t2m": 0})).count()
+    found = [
+        each.getMessage() for each in caplog.records if each.name.startswith("ray_h5") and each.levelname == "WARNING"
+    ]
+    assert len(found) == 2
+    assert "demo_0 ... demo_4: 5 groups alike" in found[0]
+    assert "demo_0/t2m: compute value * 0.5; " in found[1]

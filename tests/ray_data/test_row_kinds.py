@@ -87,8 +87,8 @@ def test_moments_count_each_step_once(demos):
     scaler = ray_h5.Standardize(["actions", "obs/eef"], axis=(0, 1)).fit(ds)
     for column, name in (("actions", "actions"), ("obs/eef", "eef")):
         whole = np.concatenate([demo[name] for demo in each_demo(demos)]).astype("f8")
-        np.testing.assert_allclose(scaler.scalers_[column].mean.reshape(-1), whole.mean(axis=0), rtol=1e-6)
-        np.testing.assert_allclose(scaler.scalers_[column].std.reshape(-1), whole.std(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(scaler.stats_[column].mean.reshape(-1), whole.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(scaler.stats_[column].moments.std().reshape(-1), whole.std(axis=0), rtol=1e-5)
 
 
 def test_moments_of_selected_windows_are_of_the_steps_that_they_hold(demos):
@@ -97,7 +97,7 @@ def test_moments_of_selected_windows_are_of_the_steps_that_they_hold(demos):
     scaler = ray_h5.Standardize(["actions"], axis=(0, 1)).fit(ds)
     parts = [demo["actions"] for demo in each_demo(demos) if len(demo["actions"]) >= 5]
     held = np.concatenate([part[: (len(part) - 3) // 2 * 2 + 3] for part in parts])
-    np.testing.assert_allclose(scaler.scalers_["actions"].mean.reshape(-1), held.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(scaler.stats_["actions"].mean.reshape(-1), held.mean(axis=0), rtol=1e-12)
 
 
 def test_row_keys_of_windows_do_not_depend_on_offsets(demos):

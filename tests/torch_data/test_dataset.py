@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from ray_h5.errors import (
+    CastError,
     NotFoundError,
     OptionError,
     PositionError,
@@ -172,14 +173,19 @@ def test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once(files, monkeypat
 
     calls = []
     plain = RowReader.read_into
-    monkeypatch.setattr(RowReader, "read_into", lambda self, *args: calls.append(self.path) or plain(self, *args))
+
+    def counting(self, *args, **options):
+        calls.append(self.path)
+        plain(self, *args, **options)
+
+    monkeypatch.setattr(RowReader, "read_into", counting)
     dataset = H5Dataset(files, ["fhr_st", "target", "weight"], kept_bytes=0)
     dataset.__getitems__([50, 1, 30, 2, 51, 1])
     assert sorted(calls) == sorted([files[0], files[2], files[3]])
 
 
 def test_folds_are_those_of_planning_and_never_part_a_patient(files):
-    folds = kfold(files, 3, seed=1)
+    folds = kfold(files, 3, "guid", "cs_label", seed=1)
     assert len(folds) == 3
     seen = []
     for train, valid in folds:
@@ -198,6 +204,7 @@ def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):
         file["epoch"] = np.array([9.5, 10.5, 10.9, 11.5], "f4")
         file["x"] = np.arange(4.0)
     options = {"columns": ["epoch", "x"], "predicate": where(epoch=10), "dtypes": {"epoch": "u1"}}
+    options["casting"] = "unsafe"
     dataset = H5Dataset(path, **options)
     assert [sample.x.item() for sample in dataset] == [1, 2]
     assert dataset.row_ids(range(len(dataset))).tolist() == plan_files([path], **options)[1].selection.tolist()
@@ -245,6 +252,7 @@ def test_a_loader_without_a_batch_says_so(files, caplog):
 def test_a_look_ahead_changes_no_state_of_the_loader(files):
     batches = loader(files, 7, columns=["fhr_st"], threads=1)
     whole = [ids_of(batch) for batch in batches]
+    batches.set_epoch(0)
     running = iter(batches)
     head = [ids_of(next(running)), ids_of(next(running))]
     next(iter(batches))
@@ -253,6 +261,71 @@ def test_a_look_ahead_changes_no_state_of_the_loader(files):
     again.load_state_dict(batches.state_dict())
     assert head + [ids_of(batch) for batch in again] == whole
     assert head + [ids_of(batch) for batch in running] == whole
+
+
+def orders_of(batches, passes):
+    return [[i for batch in batches for i in ids_of(batch)] for _ in range(passes)]
+
+
+@pytest.mark.parametrize("make", [loader, create_optimized_dataloader])
+def test_each_pass_is_the_next_epoch(files, make):
+    expected = []
+    for epoch in range(7):
+        chosen = make(files, 7)
+        (chosen.sampler if make is create_optimized_dataloader else chosen).set_epoch(epoch)
+        expected += orders_of(chosen, 1)
+    assert len(set(map(tuple, expected))) == 7
+    batches = make(files, 7)
+    assert orders_of(batches, 3) == expected[:3]
+    batches.sampler.set_epoch(1)
+    assert batches.sampler.epoch == 1
+    assert orders_of(batches, 2) == expected[1:3]
+    batches.sampler.set_epoch(5)
+    batches.sampler.set_epoch(5)
+    next(iter(batches))  # a pass that ends early is one too
+    assert orders_of(batches, 1) == expected[6:]
+
+
+def test_processes_of_the_optimized_loader_advance_too(files):
+    batches = create_optimized_dataloader(files, 7, 1, multiprocessing_context="fork")
+    assert not isinstance(batches, H5DataLoader)
+    first, second = orders_of(batches, 2)
+    assert sorted(first) == sorted(second) == list(range(60))
+    assert first != second
+    assert [second] == orders_of(_at_epoch(create_optimized_dataloader(files, 7), 1), 1)
+
+
+def _at_epoch(batches, epoch):
+    batches.sampler.set_epoch(epoch)
+    return batches
+
+
+def test_passes_at_the_same_time_are_of_two_epochs(files):
+    epochs = orders_of(loader(files, 7, columns=["fhr_st"]), 3)
+    batches = loader(files, 7, columns=["fhr_st"])
+    both = [(ids_of(one), ids_of(other)) for one, other in zip(batches, batches, strict=True)]
+    assert [[i for ids in side for i in ids] for side in zip(*both, strict=True)] == epochs[:2]
+    assert orders_of(batches, 1) == epochs[2:]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_state_of_a_later_pass_resumes_in_that_pass(files, threads, world_size):
+    def make():
+        return loader(files, 7, columns=["fhr_st"], threads=threads, rank=0, world_size=world_size)
+
+    epochs = [[ids_of(batch) for batch in batches] for batches in [make()] for _ in range(3)]
+    for done in range(len(epochs[1]) + 1):
+        batches = make()
+        assert len(list(batches)) == len(epochs[0])
+        running = iter(batches)
+        head = [ids_of(next(running)) for _ in range(done)]
+        state = batches.state_dict()
+        resumed = make()
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)  # as frameworks do; it changes nothing
+        assert head + [ids_of(batch) for batch in resumed] == epochs[1]
+        assert [ids_of(batch) for batch in resumed] == epochs[2]
 
 
 def by_epoch(samples):
@@ -321,3 +394,42 @@ def test_text_that_is_not_utf_8(tmp_path):
     assert as_stored[1]["name"] == b"\xff\xfe"
     (batch,) = DataLoader(as_stored, batch_size=3)
     assert batch["name"] == [b"a", b"\xff\xfe", b"c"]
+
+
+def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.array([1, 2, 300, 4])
+        file["y"] = np.array([[0.5, 1], [2, 3], [4, 5], [6, np.nan]])
+    path, narrow = str(tmp_path / "a.h5"), {"x": "int8"}
+    dataset = H5Dataset(path, dtypes=narrow)
+    with pytest.raises(CastError, match=r"a\.h5: column 'x', row 2: the value 300 cannot be cast to int8"):
+        dataset[2]
+    with pytest.raises(CastError, match="row 2"):
+        list(loader(dataset, 4))
+    unsafe = H5Dataset(path, dtypes=narrow, casting="unsafe")
+    assert [sample.x.item() for sample in unsafe] == [1, 2, 44, 4]
+    assert next(iter(loader(unsafe, 4, shuffle=False)))["x"].tolist() == [1, 2, 44, 4]
+    with pytest.raises(CastError, match=r"column 'y', row 0: the value 0\.5 cannot be cast to int32"):
+        list(loader(H5Dataset(path, ["y"], dtypes={"y": "int32"}), 4))
+    assert H5Dataset(path, dtypes={"y": "float16"})[3].y.tolist()[0] == 6
+    with pytest.raises(OptionError, match="casting='safe': expected 'checked'"):
+        H5Dataset(path, casting="safe")
+
+
+def test_rows_that_are_left_out_need_no_cast(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.where(np.arange(64) % 2, 1000, np.arange(64))
+        file["odd"] = np.arange(64) % 2
+    dataset = H5Dataset(str(tmp_path / "a.h5"), ["x"], where(odd=0), dtypes={"x": "int8"})
+    assert [batch["x"].tolist() for batch in loader(dataset, 16, shuffle=False)] == [
+        list(range(0, 32, 2)),
+        list(range(32, 64, 2)),
+    ]
+    with pytest.raises(CastError, match="row 1: the value 1000"):
+        H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})
+    wrapped = H5Dataset(
+        str(tmp_path / "a.h5"), ["odd"], where(x=np.int64(1000).astype("i1")), dtypes={"x": "int8"}, casting="unsafe"
+    )
+    assert len(wrapped) == 32
+    with pytest.raises(CastError, match="row 1: the value 1000"):  # what was looked up unchecked does not count
+        H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})

@@ -362,6 +362,9 @@ def test_a_loader_resumes_at_the_end_of_an_epoch(files, threads, drop_last, worl
     batches.set_epoch(2)
     whole = [ids_of(batch) for batch in batches]
     between = batches.state_dict()
+    following = [ids_of(batch) for batch in batches]
+    assert following != whole
+    batches.set_epoch(2)
     state = [batches.state_dict() for _ in batches][-1]
     resumed = make()
     for epoch, expected in ((2, []), (3, whole)):
@@ -370,7 +373,7 @@ def test_a_loader_resumes_at_the_end_of_an_epoch(files, threads, drop_last, worl
         assert len(list(resumed)) == len(expected)
         assert len(list(resumed)) == len(whole), "a whole epoch follows"
     resumed.load_state_dict(between)
-    assert [ids_of(batch) for batch in resumed] == whole
+    assert [ids_of(batch) for batch in resumed] == following
     others = make(3)
     others.load_state_dict(state)
     full, rest = divmod(max(60 - state["done"], 0), 3 * 7)

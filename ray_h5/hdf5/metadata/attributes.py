@@ -31,6 +31,20 @@ class ColumnNotes:
     enum: Mapping[str, int] = field(default_factory=dict)
     bare_dimension: bool = False
 
+    @property
+    def conversion(self) -> str:
+        """What to do with stored values to get the values that the attributes mean; empty if nothing."""
+        packing = self.packing
+        compute = "value"
+        if "scale_factor" in packing:
+            compute += f" * {packing['scale_factor']}"
+        if "add_offset" in packing:
+            compute += f" + {packing['add_offset']}"
+        missing = list(dict.fromkeys(packing[name] for name in ("_FillValue", "missing_value") if name in packing))
+        todo = [f"compute {compute}"] if compute != "value" else []
+        todo += [f"take {' and '.join(missing)} for missing"] if missing else []
+        return ", and ".join(todo)
+
 
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     """Return what the file says about the values of `dataset`."""

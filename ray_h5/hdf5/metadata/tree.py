@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import h5py
 
@@ -19,11 +20,12 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.access import Access
-from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.column import describe_column, is_plain
 from ray_h5.hdf5.metadata.descent import Descent, Level
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
+from ray_h5.hdf5.metadata.value_types import Shared
 from ray_h5.messages import near_names, printable
 
 _MAX_NAMES = 1 << 18
@@ -67,6 +69,10 @@ class H5Tree:
     _value_sources: ValueSources = field(default_factory=ValueSources)
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
     _entered: tuple[h5py.Group, Trail] | None = None
+
+    @cached_property
+    def _shared(self) -> Shared:
+        return Shared.of(self.file)
 
     @property
     def path(self) -> str:
@@ -120,11 +126,22 @@ class H5Tree:
             address = address_of(dataset)
             if not trail.sources and address in self._layouts:
                 return replace(self._layouts[address], name=name)  # a second name of the same dataset
-            self._value_sources.check(trail, dataset, f"column {name!r}")
+            properties = dataset.id.get_create_plist()
+            if not is_plain(properties):
+                self._value_sources.check(trail, dataset, f"column {name!r}")
             # A link may lead to another file and from there back to this one.
             at_home = not trail.sources or dataset.file == self.file
             sources = tuple(trail.sources.items())
-            layout = describe_column(dataset, name, path=self.path, at_home=at_home, sources=sources)
+            shared = self._shared if at_home else None
+            layout = describe_column(
+                dataset,
+                name,
+                path=self.path,
+                at_home=at_home,
+                sources=sources,
+                shared=shared,
+                properties=properties,
+            )
             # With sources, another name may lead through other links, and so have other sources.
             if not sources:
                 self._layouts[address] = layout

@@ -10,8 +10,9 @@ from typing import TypeAlias
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, TransientIOError, TruncatedFileError
-from ray_h5.hdf5.metadata.column import item_bytes
+from ray_h5.hdf5.metadata.column import is_plain
 from ray_h5.hdf5.metadata.links import Sources, Trail
+from ray_h5.hdf5.metadata.value_types import Shared, item_bytes
 from ray_h5.hdf5.metadata.virtual import SourceNames, sources_named
 from ray_h5.messages import printable
 
@@ -103,12 +104,12 @@ class ValueSources:
         self._known: dict[Address, _Finding] = {}
 
     def check(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
-        """Add each file that the values of a dataset come from to `trail`; raise if they cannot be read.
+        """Add each file that the values of a virtual or external dataset come from to `trail`.
+
+        Raise if they cannot be read.
 
         `where` names the dataset in messages.
         """
-        if _is_plain(dataset):
-            return
         address = address_of(dataset)
         if address not in self._known:
             self._walk(trail, dataset, where)
@@ -156,15 +157,10 @@ class ValueSources:
         if visit.entered is not None:
             visit.finding.add(self._known[visit.entered], where)
         for source in visit.sources:
-            if not _is_plain(source):
+            if not is_plain(source.id.get_create_plist()):
                 return source
             visit.finding.add(_Finding(), where)
         return None
-
-
-def _is_plain(dataset: h5py.Dataset) -> bool:
-    """Return whether the values of a dataset are in its own file."""
-    return not dataset.is_virtual and not dataset.external
 
 
 def _visit(trail: Trail, dataset: h5py.Dataset, where: str) -> _Visit:
@@ -204,7 +200,7 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
     yield from ()
     what = f"external storage of {where}"
     # The list of files may be longer than the values; what is not needed may be missing.
-    left = (dataset.size or 0) * item_bytes(dataset)
+    left = (dataset.size or 0) * item_bytes(dataset.id.get_type(), Shared.of(dataset).address_bytes)
     for file_name, offset, size in dataset.external or ():
         path = os.fsdecode(file_name)
         trail.access.policy.admit(path, home=trail.path, where=what)

@@ -11,13 +11,16 @@ from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.file_formats import is_of_matlab
 from ray_h5.hdf5.reading.coalesce import Request, RowRange, request_of
-from ray_h5.messages import few
+from ray_h5.messages import common_pattern, few
 
 Rows = slice | Sequence[int] | np.ndarray
 
 
 _MAX_LISTED = 10
+_FEW_LISTED = 3
 
+
+_MAX_COPIED = 20
 
 _MAX_DEPTH = 8
 """Depth to which groups are compared for the hint about groups with the same columns."""
@@ -125,25 +128,32 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
         return next(iter(lengths))
     if not lengths:
         raise SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
-    listed = [f"  {n} rows: {few(names)}" for n, names in sorted(lengths.items())]
-    if len(listed) > _MAX_LISTED:
-        listed[_MAX_LISTED:] = [f"  and {len(listed) - _MAX_LISTED} more lengths"]
+    listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
+    groups = _like_groups(columns)
+    most = _FEW_LISTED if groups else _MAX_LISTED  # of samples that are groups, each may have a length of its own
+    if len(listed) > most:
+        listed[most:] = [f"  and {len(listed) - most} more lengths"]
     hints = [
-        "Choose columns of one length with columns=[...], or a group that holds only those with group=.",
-        _hint_of_like_groups(columns),
+        "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
+        _hint_of_like_groups(groups),
         _MATLAB if is_of_matlab(path) else "",
     ]
     head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
     raise SchemaMismatchError("\n".join([head, *listed, *filter(None, hints)]))
 
 
-def _hint_of_like_groups(columns: Mapping[str, HasRows]) -> str:
-    groups = _like_groups(columns)
+def _to_copy(names: Sequence[str]) -> str:
+    """Return the argument that reads these columns; of many, only their names are listed."""
+    return f"columns={list(names)!r}" if len(names) <= _MAX_COPIED else few(names)
+
+
+def _hint_of_like_groups(groups: Sequence[str]) -> str:
     if not groups:
         return ""
     return (
-        f"The groups {few(groups)} have the same columns: read each by itself, as with group={groups[0]!r}, and join "
-        "them: ds.union(...) of what read_h5 returns, ConcatDataset of torch for H5Dataset."
+        f"The groups {few(groups, _FEW_LISTED)} have the same columns. If each is a sample or an episode, pass "
+        f"rows=ray_h5.Groups({common_pattern(groups)!r}). If each has rows of its own, read each by itself, as with "
+        f"group={groups[0]!r}, and join them: ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset."
     )
 
 

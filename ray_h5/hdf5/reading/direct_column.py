@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +28,8 @@ from ray_h5.hdf5.reading.coalesce import (
     unbroken,
 )
 from ray_h5.hdf5.reading.h5py_column import Library
-from ray_h5.hdf5.reading.jobs import InTurn, Job, Worker
+from ray_h5.hdf5.reading.jobs import Fetch, InTurn, Job, LongFetch, Worker
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.storage.byte_source import ByteSource
 
@@ -36,6 +38,9 @@ _SHARED_CHUNK_BYTES = 32 << 10
 
 _COPIED_BYTES = 1 << 20
 """Small rows are copied together, by way of this much memory."""
+
+_LONG_COPY_BYTES = 256 << 10
+"""Copying this many bytes takes longer than handing the interpreter's lock to another thread and back."""
 
 
 class DirectColumn:
@@ -67,6 +72,8 @@ class DirectColumn:
         # Each chunk holds whole rows, one after the other.
         self._by_row = self._grid.chunk_shape[1:] == layout.row_shape
         self._decoder = ChunkDecoder(layout.pipeline, self._chunk_bytes)
+
+    needs_library = False
 
     # `library` is for H5pyColumn, which has the same method.
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:  # noqa: ARG002
@@ -144,8 +151,8 @@ class DirectColumn:
         # Many small reads: `_copy_rows` joins spans with gaps between them.
         if (len(spans) - 1) * LARGE_READ_BYTES > sizes.sum():
             return []
-        read = partial(self._read_in_place, as_bytes(out)) if in_place else partial(self._read_cast, out)
-        return [partial(read, *span) for span in spans]
+        read, array = (self._read_in_place, as_bytes(out)) if in_place else (self._read_cast, out)
+        return [_copy(read, offset, nbytes, array, begin) for offset, begin, nbytes in spans]
 
     def _chunk_jobs(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
         # A chunk was never written, or has whole rows without filters, or is decoded.
@@ -188,40 +195,51 @@ class DirectColumn:
         solid = unbroken((np.diff(offsets) == self._row_bytes) & (np.diff(request.places) == 1), spans)
         solid &= self._lands_in_place(out)
         flat = as_bytes(out) if solid.any() else out
+        low, sizes = offsets[spans.start], offsets[spans.stop - 1] + self._row_bytes - offsets[spans.start]
         return [
-            partial(self._read_in_place, flat, offset, place * self._row_bytes, (stop - start) * self._row_bytes)
+            _copy(self._read_in_place, offset, nbytes, flat, place * self._row_bytes)
             if direct
-            else partial(self._read_and_scatter, out, offsets[start:stop], request.places[start:stop])
-            for start, stop, direct, offset, place in zip(
+            else _copy(self._read_and_scatter, offset, nbytes, out, offsets[start:stop], request.places[start:stop])
+            for start, stop, direct, offset, nbytes, place in zip(
                 spans.start.tolist(),
                 spans.stop.tolist(),
                 solid.tolist(),
-                offsets[spans.start].tolist(),
+                low.tolist(),
+                sizes.tolist(),
                 request.places[spans.start].tolist(),
                 strict=True,
             )
         ]
 
-    def _read_in_place(self, flat: np.ndarray, offset: int, begin: int, nbytes: int, worker: Worker) -> None:
-        self._fetch(offset, flat[begin : begin + nbytes], worker)
+    def copy_runs(self, request: RunRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
+        """Return the work that copies runs of rows as they are stored, each from its offset.
 
-    def _read_cast(self, out: np.ndarray, offset: int, begin: int, nbytes: int, worker: Worker) -> None:
+        `out` has the dtype of the column and is C-contiguous.
+        """
+        order = np.argsort(offsets, kind="stable")
+        begins, sizes = request.places[order] * self._row_bytes, request.counts[order] * self._row_bytes
+        flat = as_bytes(out)
+        return [
+            _copy(self._read_in_place, offset, nbytes, flat, begin)
+            for offset, begin, nbytes in contiguous_spans(offsets[order], begins, sizes)
+        ]
+
+    def _read_in_place(self, offset: int, nbytes: int, flat: np.ndarray, begin: int, worker: Worker) -> None:
+        worker.fetch(self._byte_source, offset, flat[begin : begin + nbytes])
+
+    def _read_cast(self, offset: int, nbytes: int, out: np.ndarray, begin: int, worker: Worker) -> None:
         buffer = worker.buffer("span", nbytes)
-        self._fetch(offset, buffer, worker)
+        worker.fetch(self._byte_source, offset, buffer)
         place, count = begin // self._row_bytes, nbytes // self._row_bytes
         out[place : place + count] = buffer.view(self._layout.stored_dtype).reshape(-1, *self._layout.row_shape)
 
-    def _read_and_scatter(self, out: np.ndarray, offsets: np.ndarray, places: np.ndarray, worker: Worker) -> None:
-        low = int(offsets[0])
-        buffer = worker.buffer("span", int(offsets[-1]) + self._row_bytes - low)
-        self._fetch(low, buffer, worker)
+    def _read_and_scatter(
+        self, low: int, nbytes: int, out: np.ndarray, offsets: np.ndarray, places: np.ndarray, worker: Worker
+    ) -> None:
+        buffer = worker.buffer("span", nbytes)
+        worker.fetch(self._byte_source, low, buffer)
         stored = buffer.view(self._layout.stored_dtype).reshape(-1, *self._layout.row_shape)
         out[places] = stored[(offsets - low) // self._row_bytes]
-
-    def _fetch(self, offset: int, buffer: np.ndarray, worker: Worker) -> None:
-        self._byte_source.read_into(offset, buffer.data)
-        worker.stats.requests += 1
-        worker.stats.bytes_read += len(buffer)
 
     def _check_unfiltered_sizes(self, chunks: TouchedChunks) -> None:
         wrong = np.flatnonzero(chunks.sizes != self._chunk_bytes)
@@ -260,16 +278,17 @@ class DirectColumn:
             repeats = _Repeats.of(chunks)
         spans = fetch_spans(chunks.offsets, chunks.sizes)
         work = _DecodeWork(chunks, out, as_bytes(out) if whole.any() else out, whole.tolist(), repeats)
+        is_long = self._chunk_bytes >= _SHARED_CHUNK_BYTES
+        begins, ends, job = work.begins, work.ends, LongFetch if is_long else Fetch
         jobs: list[Job] = [
-            partial(self._decode_span, work, start, stop)
+            job(self._decode_span, begins[start], ends[stop - 1] - begins[start], work, start, stop)
             for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
         ]
-        return jobs if self._chunk_bytes >= _SHARED_CHUNK_BYTES else [InTurn(jobs)]
+        return jobs if is_long else [InTurn(jobs)]
 
-    def _decode_span(self, work: _DecodeWork, start: int, stop: int, worker: Worker) -> None:
-        low = work.begins[start]
-        stored = worker.buffer("stored", work.ends[stop - 1] - low)
-        self._fetch(low, stored, worker)
+    def _decode_span(self, low: int, nbytes: int, work: _DecodeWork, start: int, stop: int, worker: Worker) -> None:
+        stored = worker.buffer("stored", nbytes)
+        worker.fetch(self._byte_source, low, stored)
         decode, row_bytes, chunk_bytes = self._decoder.decode, self._row_bytes, self._chunk_bytes
         for i in range(start, stop):
             if work.whole[i]:
@@ -304,6 +323,10 @@ class DirectColumn:
     def _corrupt(self, chunks: TouchedChunks, i: int, reason: str) -> CorruptChunkError:
         found = int(chunks.numbers[i]), int(chunks.offsets[i]), int(chunks.sizes[i])
         return corrupt_chunk(self._path, self._layout, *found, reason)
+
+
+def _copy(read: Callable[..., None], offset: int, nbytes: int, *arguments: Any) -> Job:
+    return (LongFetch if nbytes >= _LONG_COPY_BYTES else Fetch)(read, offset, nbytes, *arguments)
 
 
 class _DecodeWork:

@@ -79,6 +79,11 @@ class GridColumn:
         self._axes = axes
         self._column = column
 
+    @property
+    def needs_library(self) -> bool:
+        """Whether its jobs need libhdf5."""
+        return self._column.needs_library
+
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not len(request):

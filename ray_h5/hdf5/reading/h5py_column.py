@@ -73,6 +73,11 @@ class H5pyColumn:
     layout: ColumnLayout
     guard: Guard | None = None
 
+    @property
+    def needs_library(self) -> bool:
+        """Whether its jobs need libhdf5."""
+        return True
+
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 

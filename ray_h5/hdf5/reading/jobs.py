@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.reading.ahead import ReadAhead
+from ray_h5.hdf5.reading.turn import Turn
+from ray_h5.storage.byte_source import ByteSource
 
 
 @dataclass(slots=True)
@@ -44,12 +49,33 @@ _STATS_LOCK = PerProcess(threading.Lock)
 """One lock for all counts: it is held for a few additions, once a read."""
 
 
+_TIMED = 4
+"""One read in this many is timed while reads do not wait: to take the time costs a tenth of a small read."""
+
+
 @dataclass(slots=True)
 class Worker:
     """The buffers that one thread reuses while it reads, and its counts."""
 
+    ahead: ReadAhead = field(default_factory=ReadAhead)
+    turn: Turn = field(default_factory=Turn)
     stats: ReadStats = field(default_factory=ReadStats)
     _buffers: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def fetch(self, byte_source: ByteSource, offset: int, buffer: np.ndarray) -> None:
+        """Fill `buffer` with the bytes at `offset`."""
+        stats, ahead = self.stats, self.ahead
+        stats.requests += 1
+        stats.bytes_read += len(buffer)
+        if stats.requests % _TIMED != 1 and not ahead.times.is_in_doubt:
+            byte_source.read_into(offset, buffer.data)
+            return
+        if ahead.times.waits_long:
+            self.turn.give_up()
+        if ahead.is_due(stats.requests):
+            with self.turn.paused():
+                ahead.hint()
+        ahead.read_into(byte_source, offset, buffer.data)
 
     def buffer(self, name: str, nbytes: int) -> np.ndarray:
         """Return `nbytes` bytes of the buffer called `name`; they are valid until the next call with this name."""
@@ -64,6 +90,18 @@ class Worker:
 
 Job = Callable[[Worker], None]
 """A piece of a read that depends on no other piece."""
+
+
+class Fetch(partial[None]):
+    """A job that fetches one byte range of the file: its first arguments are the offset and the size."""
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        return self.args[0], self.args[1]
+
+
+class LongFetch(Fetch):
+    """A job that takes long without the interpreter's lock: it copies or decodes many bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,19 +119,44 @@ class InTurn:
             job(worker)
 
 
-def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
-    """Run all jobs in up to `threads` threads, and return what they cost."""
+def ranges_of(jobs: Sequence[Job]) -> list[tuple[int, int]]:
+    """Return the byte ranges that jobs fetch, as (offset, size), in the order of the jobs."""
+    return [job.extent for job in _single(jobs) if isinstance(job, Fetch)]
+
+
+def _single(jobs: Sequence[Job]) -> Iterator[Job]:
+    for job in jobs:
+        if isinstance(job, InTurn):
+            yield from job.jobs
+        else:
+            yield job
+
+
+def _is_short(job: Job) -> bool:
+    """Return whether a job is one of those that one thread of the process does at a time; see `Turn`."""
+    while isinstance(job, InTurn):
+        job = job.jobs[0]
+    return isinstance(job, Fetch) and not isinstance(job, LongFetch)
+
+
+def run_jobs(jobs: Sequence[Job], threads: int, ahead: ReadAhead | None = None) -> ReadStats:
+    """Run all jobs in up to `threads` threads, and return what they cost.
+
+    `ahead` has begun the read that they belong to.
+    """
+    ahead = ReadAhead() if ahead is None else ahead
     in_turn = [job for job in jobs if isinstance(job, InTurn)]
     shared = deque(job for job in jobs if not isinstance(job, InTurn))
     # A thread without a job would only cost its start.
     threads = min(threads, len(shared) + bool(in_turn)) or 1
     if threads == 1:
-        return _work(jobs, deque())
+        return _alone(jobs, Worker(ahead))
     total = ReadStats()
     own = [in_turn, *[[]] * (threads - 1)]  # the first thread alone runs the jobs for one thread
+    workers = [Worker(ahead) for _ in own]
     with ThreadPoolExecutor(threads, thread_name_prefix="ray_h5") as pool:
         try:
-            for stats in pool.map(_work, own, [shared] * threads):
+            for stats in pool.map(_work, own, [shared] * threads, workers):
                 total.add(stats)
         except BaseException:
             shared.clear()  # an error, or Ctrl-C: the other threads end after their current job
@@ -101,9 +164,21 @@ def run_jobs(jobs: Sequence[Job], threads: int) -> ReadStats:
     return total
 
 
-def _work(own: Sequence[Job], shared: deque[Job]) -> ReadStats:
+def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
+    """Run jobs in this thread, the short ones in turn with other threads of the process that read."""
+    for short, some in itertools.groupby(jobs, _is_short):
+        if not short or worker.ahead.times.waits_long:
+            for job in some:
+                job(worker)
+            continue
+        with worker.turn:
+            for job in some:
+                job(worker)
+    return worker.stats
+
+
+def _work(own: Sequence[Job], shared: deque[Job], worker: Worker) -> ReadStats:
     """Run the jobs in `own`, then jobs that all threads share until none is left."""
-    worker = Worker()
     try:
         for job in own:
             job(worker)

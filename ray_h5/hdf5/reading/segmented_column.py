@@ -15,7 +15,7 @@ from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Job
-from ray_h5.hdf5.reading.run_request import RunRequest, copy_runs
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.hdf5.segments import NOT_WRITTEN, Segments
 from ray_h5.storage.byte_source import ByteSource
@@ -61,6 +61,11 @@ class SegmentedColumn:
         self._index_of = index_of
         self._reader_of = reader_of
 
+    @property
+    def needs_library(self) -> bool:
+        """Whether its jobs need libhdf5."""
+        return not all(layout.direct for layout in self._segments.layouts)
+
     def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
 
@@ -90,7 +95,8 @@ class SegmentedColumn:
             in_place = out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
             if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
                 offsets += (runs.firsts - self._segments.starts[at[chosen]]) * layout.row_bytes
-                jobs += copy_runs(self._byte_source, offsets, runs, layout.row_bytes, out) if layout.row_bytes else []
+                column = DirectColumn(self._path, layout, self._byte_source, None)
+                jobs += column.copy_runs(runs, offsets, out) if layout.row_bytes else []
             else:
                 jobs += self._jobs_of(number, runs.listed(), out, library)
         return jobs

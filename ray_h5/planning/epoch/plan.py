@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -79,6 +80,12 @@ class ReadPlan(ComparedByContent):
         """Bytes of one row in memory."""
         return sum(column.row_bytes for column in self.columns)
 
+    @cached_property
+    def read_options(self) -> dict[str, Any]:
+        """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
+        casting = {column.name: column.casting for column in self.columns if column.casting != "checked"}
+        return {"casting": casting} if casting else {}
+
     @property
     def seed(self) -> int:
         """The seed of the order; 0 without a shuffle."""
@@ -131,8 +138,9 @@ class ReadPlan(ComparedByContent):
             With what was expected and what was found.
         """
         rows = int(self.files.starts[file + 1] - self.files.starts[file])
-        for name, layout in reader.find([column.name for column in self.columns]).items():
-            expected = next(column for column in self.columns if column.name == name)
+        planned_columns = {column.name: column for column in self.columns}
+        for name, layout in reader.find(list(planned_columns)).items():
+            expected = planned_columns[name]
             found = ColumnSpec.of(layout)
             if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
                 planned = f"{rows} rows of {expected}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.hdf5.file_reads import FileRead, run_reads
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.index.file_table import FileTable
@@ -52,22 +54,20 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
         If a file, or a source of its columns or of the selection, changed since the plan was made.
     """
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
-    stats = ReadStats()
     keys = None if plan.scope.windows is None else np.empty(len(row_ids), np.int64)
-    for file, places in (
-        by_file(plan.files, row_ids) if arrays or keys is not None or plan.selection is not None else ()
-    ):
-        if not arrays and keys is None:
-            check_state(
-                plan.files.path(file), plan.state(file)
-            )  # nothing is read of it, but its values may decide the selection
-            continue
-        with plan.open(file) as reader:
-            rows = row_ids[places] - plan.files.starts[file]
-            reader.read_into(arrays, rows, places)
-            stats.add(reader.stats)
-            if keys is not None and isinstance(reader, RowView):
-                keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
+    if not arrays and keys is None:
+        for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():
+            # Nothing is read of it, but its values may decide the selection.
+            check_state(plan.files.path(file), plan.state(file))
+        return BlockRows(row_ids, arrays)
+
+    def planned(file: int, places: np.ndarray) -> FileRead:
+        reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
+        if keys is not None and isinstance(reader, RowView):
+            keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
+        return reader.planned(arrays, rows, places, **plan.read_options)
+
+    stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
     return BlockRows(row_ids, arrays, stats, keys)
 
 

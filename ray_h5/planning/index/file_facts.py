@@ -315,7 +315,7 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
     if stored.kind != spec.kind and not {stored.kind, spec.kind} <= TENSOR_KINDS:
         raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
     array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
-    reader.read_into({spec.name: array}, slice(None))
+    reader.read_into({spec.name: array}, slice(None), casting=spec.casting)
     return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
 
 
@@ -335,7 +335,7 @@ def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tup
         else:
             found[name] = column
     for error in refused.values():
-        logger.info("left out: %s", error)
+        logger.debug("left out: %s", error)  # a warning says it once for all files
     return found, tuple((name, _why(name, error)) for name, error in refused.items() if error.has_rows)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 
 import numpy as np
@@ -27,6 +28,7 @@ from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
+from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.schema import Cast, ColumnSpec
@@ -136,6 +138,7 @@ class RowIndex(ComparedByContent):
         StaleIndexError, MissingSourceError
             If a file, or another that the columns come from, is no longer as it was.
         """
+        self._compute(columns)
         known = self.found.value.values
         absent = tuple(spec for spec in columns if spec not in known)
         if len(absent) < len(columns):
@@ -150,6 +153,14 @@ class RowIndex(ComparedByContent):
             self.found.update(lambda found: found.with_values(new))
             known = {**known, **new}
         return {spec.name: known[spec] for spec in columns}
+
+    def _compute(self, columns: Sequence[ColumnSpec]) -> None:
+        """Find the virtual columns that are not computed file by file."""
+        for spec in columns:
+            column, criterion = parse_virtual(spec.name) or ("", None)
+            if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
+                values = compute_from_index(self, column, criterion)
+                self.found.update(partial(Found.with_values, values={spec: values}))
 
     @property
     def looked_up(self) -> list[str]:
@@ -224,7 +235,11 @@ def build_index(
     wanted = None if columns is None else tuple(dict.fromkeys(as_names(columns)))
     if wanted == ():
         raise OptionError("columns: expected at least one name, found an empty list")
-    index = _build(paths, wanted, lookup or Lookup(), cast or Cast())
+    lookup, cast = lookup or Lookup(), cast or Cast()
+    try:
+        index = _build(paths, wanted, lookup, cast)
+    except (NotHDF5Error, SchemaMismatchError) as exc:
+        index = _without_empty(paths, wanted, lookup, cast, exc)
     index.find(list(index.cast.dtypes))  # raises for a column that no file has
     return index
 
@@ -242,6 +257,38 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     sources = SourceTable.of([each.origins for each in facts], common)
     tables = () if lookup.scope.by_axis else tuple(each.table for each in facts)
     return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)), tables)
+
+
+def _without_empty(
+    paths: Sequence[str], wanted: tuple[str, ...] | None, lookup: Lookup, cast: Cast, refused: RayH5Error
+) -> RowIndex:
+    """Return the index of the files that hold something, with a warning about the others.
+
+    A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
+    either.
+    """
+    empty = {path: why for path in paths[:_MAX_LOOKED_AT] if (why := _why_empty(path, lookup.scope))}
+    filled = [path for path in paths if path not in empty]
+    if not filled or not empty:
+        raise refused
+    try:
+        index = _build(filled, wanted, lookup, cast)
+    except (NotHDF5Error, SchemaMismatchError):
+        raise refused from None
+    shown = few([f"{path} ({why})" for path, why in empty.items()], _MAX_LISTED)
+    counts = len(empty), len(paths)
+    logger.warning("left out %d of %d files, which are empty: %s; write them again, or leave them out", *counts, shown)
+    return index
+
+
+def _why_empty(path: str, scope: Scope) -> str:
+    with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
+        if os.stat(path).st_size == 0:
+            return "0 bytes"
+        with scope.open(path) as reader:
+            if not reader.layout.columns and not reader.layout.refused:
+                return "no dataset"
+    return ""
 
 
 def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.hdf5.layout import Kind, SourceStates
+from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
 from ray_h5.planning.index.sources import Origin
@@ -179,19 +180,29 @@ def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: lis
 def _spec_to_json(spec: ColumnSpec) -> list[Any]:
     element = None if spec.element is None else spec.element.str
     ragged = [*spec.ragged_shape, spec.mean_bytes] if spec.kind == "ragged" else None
-    return [spec.name, spec.kind, _dtype_to_json(spec.dtype), list(spec.row_shape), element, spec.as_bytes, ragged]
+    return [
+        spec.name,
+        spec.kind,
+        _dtype_to_json(spec.dtype),
+        list(spec.row_shape),
+        element,
+        spec.as_bytes,
+        spec.casting,
+        ragged,
+    ]
 
 
 def _spec_from_json(parts: list[Any]) -> ColumnSpec:
-    name, kind, dtype, row_shape, element, as_bytes, ragged = parts
+    name, kind, dtype, row_shape, element, as_bytes, casting, ragged = parts
     if not isinstance(name, str) or kind not in get_args(Kind) or not isinstance(as_bytes, bool):
         raise ValueError(f"{parts} is no column")
     _check_integers(f"the shape of column {name!r}", *row_shape)
     found = None if element is None else _dtype_from_json(element)
     *ragged_shape, mean_bytes = [0] if ragged is None else ragged
     _check_integers(f"the shape of column {name!r}", mean_bytes, *(n for n in ragged_shape if n is not None))
+    shape = tuple(row_shape)
     spec = ColumnSpec(
-        name, kind, _dtype_from_json(dtype), tuple(row_shape), found, as_bytes, tuple(ragged_shape), mean_bytes
+        name, kind, _dtype_from_json(dtype), shape, found, as_bytes, casting, tuple(ragged_shape), mean_bytes
     )
     _check_spec(spec)
     return spec
@@ -211,6 +222,8 @@ def _check_spec(spec: ColumnSpec) -> None:
     if (
         not (is_of_kind and has_element and has_shape)
         or (spec.as_bytes and spec.kind != "string")
+        or spec.casting not in get_args(Casting)
+        or (spec.casting != "checked" and spec.kind not in TENSOR_KINDS)
         or not held.isnative
         or has_long_double(held)
         or odd_time(held) is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ import pyarrow.compute as pc
 from ray_h5.errors import PredicateError
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.predicates.comparisons import at_least, at_most, equals, one_of
+
+_DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
+"""Text that numpy reads as a time. A year alone is more often a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,41 @@ class RowMask:
     reads = None
 
 
-Derived = AnyEqual | RowMask
-"""A criterion that is a column of its own: one boolean a row, computed from the file."""
+@dataclass(frozen=True, slots=True)
+class DatedText:
+    """Text that may stand for times: the type of the column decides.
+
+    Attributes
+    ----------
+    how : {"equal", "one_of", "between"}
+        How it is compared.
+    texts : tuple of str or None
+        The values, or the two ends.
+    """
+
+    how: str
+    texts: tuple[str | None, ...]
+
+    reads = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowFold:
+    """The rows of one fold of `kfold` without a group: those of the test, or the others."""
+
+    k: int
+    fold: int
+    is_test: bool
+    stratify: str | None
+    seed: int
+    num_rows: int
+    num_files: int
+
+    reads = None
+
+
+Derived = AnyEqual | RowMask | DatedText | RowFold
+"""A criterion that is a column of its own: one boolean a row, computed from the files."""
 
 
 def between(low: Any, high: Any) -> Between:
@@ -134,8 +171,8 @@ class Criterion(ComparedByContent):
 
     @property
     def columns(self) -> list[str]:
-        """The columns of a dataset that are compared. A mask is none: only the file has it."""
-        if isinstance(self.wanted, RowMask):
+        """The columns of a dataset that are compared. Masks and folds are none: they belong to the files."""
+        if isinstance(self.wanted, (RowMask, RowFold)):
             return []
         valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
         return [self.column] if valid is None else [self.column, valid]
@@ -160,7 +197,8 @@ def where(**criteria: Any) -> pc.Expression:
     ----------
     **criteria
         ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
-        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Write
+        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Text such as
+        ``"2024-01-31"`` or ``"2024-01-31T12:00"`` is a time where the column holds times. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` match 1 and 0 in columns of
         numbers; 1 and 0 match them in boolean columns. An empty list selects no row. With a column of floats, a float
         is compared in the dtype of the column, as in numpy 2: 0.1 equals the 0.1 of float32. (float16 is compared as
@@ -195,7 +233,44 @@ def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
     """
     if not criteria:
         raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
-    return [Criterion(name, wanted) for name, wanted in criteria.items()]
+    return [Criterion(name, as_dated(wanted)) for name, wanted in criteria.items()]
+
+
+def as_dated(wanted: Any) -> Any:
+    """Return text that can stand for times as `DatedText`, and anything else as it is."""
+    texts: list[Any]
+    if isinstance(wanted, str):
+        how, texts = "equal", [wanted]
+    elif isinstance(wanted, Between):
+        how, texts = "between", [wanted.low, wanted.high]
+    else:
+        how, texts = "one_of", _values(wanted) or []
+    given = [text for text in texts if text is not None or how != "between"]
+    return DatedText(how, tuple(texts)) if given and all(map(_is_dated, given)) else wanted
+
+
+def _is_dated(text: Any) -> bool:
+    if not isinstance(text, str) or not _DATED.fullmatch(text):
+        return False
+    try:
+        return not np.isnat(_as_time(text))
+    except ValueError:  # such as the 31st of February
+        return False
+
+
+def _as_time(text: str) -> np.datetime64:
+    return np.datetime64(text.removesuffix("Z"))
+
+
+def time_expression(name: str, wanted: DatedText, kind: pa.DataType) -> pc.Expression:
+    """Return the comparison of a column of some type with text: as times in a column of times."""
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    values = [text if text is None or not is_time else _plain(_as_time(text)) for text in wanted.texts]
+    if wanted.how == "between":
+        return _expression(name, Between(*values))
+    if wanted.how == "equal" or is_time:
+        return reduce(or_, (equals(pc.field(name), value) for value in values))
+    return _expression(name, values)
 
 
 def _expression(name: str, wanted: Any) -> pc.Expression:
@@ -266,6 +341,10 @@ def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
     if isinstance(criterion, RowMask):
         return _PREFIX + json.dumps(["row_mask", column])
+    if isinstance(criterion, DatedText):
+        return _PREFIX + json.dumps(["dated", column, criterion.how, criterion.texts])
+    if isinstance(criterion, RowFold):
+        return _PREFIX + json.dumps(["row_fold", column, *astuple(criterion)])
     return _PREFIX + json.dumps(["any_equal", column, criterion.value, criterion.valid])
 
 
@@ -274,6 +353,10 @@ def parse_virtual(name: str) -> tuple[str, Derived] | None:
     if not name.startswith(_PREFIX):
         return None
     kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
+    if kind == "dated":
+        return column, DatedText(rest[0], tuple(rest[1]))
+    if kind == "row_fold":
+        return column, RowFold(*rest)
     return column, RowMask() if kind == "row_mask" else AnyEqual(*rest)
 
 
@@ -283,4 +366,6 @@ def read_for(name: str) -> list[str]:
     if derived is None:
         return [name]
     column, criterion = derived
+    if isinstance(criterion, RowFold):
+        return [] if criterion.stratify is None else [criterion.stratify]
     return [column] if criterion.reads is None else [column, criterion.reads]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -16,9 +15,8 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.planning.predicates.criteria import read_for
+from ray_h5.planning.predicates.refusals import why_not_evaluated
 from ray_h5.planning.schema import ColumnSpec
-
-_COMPARED = re.compile(r"(?:no kernel matching input types \(|type of values set: )(.*)")
 
 
 def as_expression(predicate: Any) -> pc.Expression:
@@ -107,12 +105,13 @@ def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int
     """
     # A table without columns would have no rows; an expression such as a constant names none.
     table = pa.table(columns or {"": pa.nulls(num_rows)})
+    comparable = _comparable(table)
     try:
-        return _mask(expression, _comparable(table))
+        return _mask(expression, comparable)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
-        raise PredicateError(
-            f"predicate: {expression} cannot be evaluated on {_types(table)}: {_said(exc, table)}"
-        ) from exc
+        why = why_not_evaluated(exc, expression, comparable)
+        shown = " ".join(str(expression).split())
+        raise PredicateError(f"predicate: {shown} cannot be evaluated on {_types(table)}: {why}") from exc
 
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
@@ -146,17 +145,3 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 def _types(table: pa.Table) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-
-
-def _said(error: Exception, table: pa.Table) -> str:
-    """Return why values cannot be compared: in our words if one of two is text, else in those of pyarrow."""
-    said = str(error).splitlines()[0]
-    compared = _COMPARED.search(said)
-    types = compared[1] if compared else ""
-    for kind in table.schema.types:
-        if types.startswith((f"{kind}, ", f"{kind} vs ")):
-            if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-                return f"{kind} is compared with text only; write '3' in place of 3"
-            if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and "string" in types:
-                return f"{kind} is compared with numbers only; write 10 in place of '10'"
-    return said

@@ -40,6 +40,7 @@ def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) 
     """
     if isinstance(criterion, RowMask):
         return _row_mask(reader, num_rows, column)
+    assert isinstance(criterion, AnyEqual)  # the others are computed from the index
     return _any_equal(reader, num_rows, column, criterion)
 
 

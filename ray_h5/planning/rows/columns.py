@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, Kind
-from ray_h5.hdf5.open_files import Address, Part
+from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.coalesce import RowRange, request_of
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.segments import Segments

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.open_files import Address
+from ray_h5.hdf5.parts import Address
 from ray_h5.hdf5.segments import GroupTable
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
 

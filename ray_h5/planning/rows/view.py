@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ray_h5.errors import PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.file_reads import FileRead
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.parts import outputs
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.ahead import Extents
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit
+from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.messages import near_names
 from ray_h5.planning.rows.axis_rows import AxisRows
@@ -151,29 +156,64 @@ class RowView:
         layouts = self.find(columns)
         wanted = as_rows(rows, self.num_rows, self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self._fill(out, wanted, np.arange(len(wanted), dtype=np.int64))
+        self.read_into(out, wanted)
         return out
 
     def read_into(
-        self, out: Mapping[str, np.ndarray], rows: Rows, places: Sequence[int] | np.ndarray | None = None
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        planned: FileRead | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
         """Read rows into existing arrays, as `RowReader.read_into`."""
+        if out:
+            self._reader.run(self.planned(out, rows, places, casting=casting) if planned is None else planned)
+
+    def planned(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
+    ) -> FileRead:
+        """Return the read that `read_into` does, to be done later, as `RowReader.planned`."""
         layouts = self.find(list(out))
         wanted = as_rows(rows, self.num_rows, self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
         for name, array in out.items():
             if array.dtype != object:
                 check_fit(array, layouts[name], len(wanted), there, f"{self.path}: column {name!r}")
-        self._fill(out, wanted, there)
+        if not len(wanted):
+            return FileRead(self, out, rows, places, [])
+        with self._naming_columns():
+            arrays = outputs(out, layouts, casting)
+            readings = [self._columns[name].reading(wanted, there, array) for name, array in arrays.items()]
+        parts = [part for reading in readings for part in reading.parts if len(part.request)]
+        finishes = [reading.finish for reading in readings if reading.finish is not None]
 
-    def _fill(self, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray) -> None:
-        if not len(rows):
-            return
-        readings = [self._columns[name].reading(rows, places, array) for name, array in out.items()]
-        self._reader.read_parts([part for reading in readings for part in reading.parts])
-        for reading in readings:
-            if reading.finish is not None:
-                reading.finish()
+        def finish() -> None:
+            with self._naming_columns():
+                for each in finishes:
+                    each()
+
+        return FileRead(self, out, rows, places, parts, finish)
+
+    @contextlib.contextmanager
+    def _naming_columns(self) -> Iterator[None]:
+        """Name the file and the column of a value that its array cannot hold."""
+        try:
+            yield
+        except LostValue as exc:
+            where = f"{self.path}: column {exc.column!r}"
+            raise CastError(f"{where}: the value {exc.value} cannot be cast to its dtype in dtypes=") from None
+
+    def plan(self, read: FileRead) -> Extents:
+        """Plan the jobs of a read that comes later."""
+        return self._reader.plan(read)
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return what the row keys of rows are made from: the step of the episode, or the row itself."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ray.data import DataContext
+import ray.data
+from ray.data import DataContext, DataIterator
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.planning.epoch.plan import ReadPlan
@@ -40,8 +41,14 @@ _CLEANED_CLUSTERS: set[str] = set()
 
 def check_name(name: object) -> None:
     """Raise unless `name` can be the name of a dataset."""
-    if not isinstance(name, str) or not name:
-        raise OptionError(f"name={name!r}: expected the name of a dataset, such as 'train'")
+    if isinstance(name, str) and name:
+        return
+    if isinstance(name, (ray.data.Dataset, DataIterator)):  # its repr is a table
+        raise OptionError(
+            f"name: expected the name of a dataset, such as 'train', found a {type(name).__name__}. Give it a name: "
+            "ds = read_h5(..., name='train'), and TorchTrainer(datasets={'train': ds}). Then write 'train' here."
+        )
+    raise OptionError(f"name={name!r}: expected the name of a dataset, such as 'train'")
 
 
 def store_with(name: str) -> JobStore:
@@ -108,7 +115,7 @@ class EpochCounter:
         else:
             remainder = self._apply(plan, setting, execution, seed)
         dataset = self.name or execution.dataset
-        logger.info("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
+        logger.debug("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
         if self.name is not None and execution.iterates:
             why = why_not_resumable(self.name, plan, remainder.world_size, execution, context, self.is_resumable)
             running = RunningEpoch(position_of(plan, remainder), self.is_resumable, why)

@@ -13,7 +13,8 @@ import torch
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.messages import no_column
 from ray_h5.planning.padding import LENGTH, Padding, pad_rows
 from ray_h5.ray_data.ragged import is_ragged
@@ -40,6 +41,8 @@ class TorchCollate(ArrowBatchCollateFn):
         Put tensors into page-locked memory, from which a GPU copies while it computes.
     padding : Padding, optional
         How rows of varying shape are padded.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `read_h5`.
 
     Raises
     ------
@@ -51,8 +54,10 @@ class TorchCollate(ArrowBatchCollateFn):
         self,
         dtypes: Dtype | Mapping[str, Dtype] | None = None,
         pin_memory: bool = False,
+        casting: Casting = "checked",
         padding: Padding | None = None,
     ) -> None:
+        self._is_checked = as_casting(casting) == "checked"
         self._padding = padding
         self._dtypes: torch.dtype | dict[str, torch.dtype] | None
         if isinstance(dtypes, Mapping):
@@ -106,8 +111,40 @@ class TorchCollate(ArrowBatchCollateFn):
                 raise UnsupportedColumnError(
                     f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"
                 )
-            tensor = tensor.to(dtype)
+            tensor = _cast(name, values, tensor, dtype) if self._is_checked else tensor.to(dtype)
         return tensor.pin_memory() if self._pin else tensor
+
+
+def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor of another dtype.
+
+    Raises
+    ------
+    CastError
+        If the dtype cannot hold a value, by the rules of `read_h5`.
+    """
+    cast = tensor.to(dtype)
+    wanted = _numpy_dtype(dtype)
+    if wanted is not None:
+        found = lost(values, wanted)
+    elif values.dtype.kind in "fc":  # numpy has no bfloat16
+        found = np.isfinite(values) & ~torch.isfinite(cast).numpy()
+    else:
+        found = cast.double().numpy() != values
+    if found.any():
+        raise CastError(
+            f"dtypes: column {name!r}: {values[found][0]} cannot be cast to {dtype}, which has no such value. Choose a "
+            f"dtype that holds it; or {UNSAFE}."
+        )
+    return cast
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype | None:
+    """Return the dtype of numpy for one of torch; None where numpy has none."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except (TypeError, RuntimeError):
+        return None
 
 
 def _as_dtype(dtype: object, where: str = "") -> torch.dtype:

@@ -23,6 +23,7 @@ from ray_h5.ray_data.internals.shards import executing_process, trainer_datasets
 if TYPE_CHECKING:
     import torch
 
+    from ray_h5.hdf5.reading.casting import Casting
     from ray_h5.ray_data.training.collate import Dtype
 
 
@@ -111,6 +112,7 @@ def train_batches(
     position: Position | None = None,
     device: str | int | torch.device = "auto",
     dtypes: Dtype | Mapping[str, Dtype] | None = None,
+    casting: Casting = "checked",
     drop_last: bool = False,
     prefetch_batches: int = 2,
     pin_memory: bool | None = None,
@@ -134,6 +136,8 @@ def train_batches(
         a GPU run one batch ahead of the training.
     dtypes : dtype, or mapping of str to dtype, optional
         A dtype for all floating columns, or for the columns named: a dtype of torch or numpy, or its name.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `read_h5`.
     drop_last : bool
         Leave out a last batch that is not full.
     prefetch_batches : int
@@ -176,9 +180,8 @@ def train_batches(
     epoch = as_integer("epoch", epoch, 0)
     _check_in_loop()
     found = ray.train.torch.get_device() if device == "auto" else as_device(device)
-    options["collate_fn"] = TorchCollate(
-        dtypes, found.type == "cuda" if pin_memory is None else pin_memory, Padding.of(pad)
-    )
+    pin = found.type == "cuda" if pin_memory is None else pin_memory
+    options["collate_fn"] = TorchCollate(dtypes, pin, casting, Padding.of(pad))
     return TrainBatches(_shard(name), name, epoch, position, found, options)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,17 @@ from ray_h5.hdf5.buffers import empty
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.index.select import select
 from ray_h5.planning.paths import PathLike
-from ray_h5.planning.predicates.criteria import any_equal, between, where
+from ray_h5.planning.predicates.criteria import any_equal, where
 from ray_h5.planning.predicates.evaluate import evaluate
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.torch_data.compat.criteria import criteria_of, values_of
+from ray_h5.torch_data.compat.fields import Fields
 from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.samples import Sample
+from ray_h5.torch_data.reading.tensors import as_python
+
+logger = logging.getLogger(__name__)
 
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
@@ -62,12 +68,26 @@ class CombinedHDF5Dataset(H5Dataset):
         Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option
         of its own.
     dtype : torch.dtype
-        float16, bfloat16, float32 or float64.
+        float16, bfloat16, float32 or float64. Integers are rounded to it; a value that is too large for it is an
+        error, unless ``casting="unsafe"``.
+    stats_path : path-like, optional
+        An HDF5 file of statistics: fields become ``(x - mean) / (std + 1e-8)``. It has a group for each field with
+        ``mean`` and ``std``, one for each channel (the first axis of a sample) or one for all. The attributes
+        ``log_channels`` and ``asinh_channels`` of a group list channels of which ``log(max(x, 0) + log_epsilon)``, or
+        ``asinh(x)``, is standardised; ``log_epsilon`` is an attribute of the file, 1e-6 if it is missing.
+    normalize_fields : sequence of str, optional
+        Fields to standardise; None takes all that have statistics, without `target`, `weight`, `epoch` and labels.
+    trim_minutes : float, optional
+        Minutes to cut off both ends in time: of ``fhr`` and ``up``, which have 4 values a second, and of ``fhr_st``,
+        ``fhr_ph`` and ``fhr_up_ph``, which have a 16th of them.
+    channels_last : bool or sequence of str
+        Deliver fields of (channels, time) as (time, channels): those named, or with True all that have two axes,
+        without `target` and `weight`.
     cache_bytes : int, optional
         Bound of the bytes of the samples in the cache.
     **options
-        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`
-        and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
+        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`,
+        `casting` and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
         of `kfold`: it has to hold too, for the values as the files store them.
 
     Raises
@@ -101,7 +121,11 @@ class CombinedHDF5Dataset(H5Dataset):
         cache_size: int = 1000,
         pin_memory: bool = True,
         dtype: torch.dtype = torch.float32,
+        stats_path: PathLike | None = None,
+        normalize_fields: Sequence[str] | None = None,
+        trim_minutes: float | None = None,
         *,
+        channels_last: bool | Sequence[str] = False,
         cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
@@ -115,12 +139,53 @@ class CombinedHDF5Dataset(H5Dataset):
                 raise OptionError(f"{name}={value!r}: expected True, False or None")
         if isinstance(allowed_guids, str):
             raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
+        self.paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         self.dtype = dtype
         self.pin_memory = pin_memory
-        self._label = label
+        load_fields = None if load_fields is None else list(load_fields)
+        self.load_fields = None if load_fields is None else set(load_fields)
+        self.cache_size = cache_size
+        self.cs_label, self.bg_label, self.label = cs_label, bg_label, label
+        self.epoch_min, self.epoch_max = epoch_min, epoch_max
+        self.stats_path, self.trim_minutes = stats_path, trim_minutes
+        self._fields = Fields(dtype, stats_path, normalize_fields, trim_minutes, channels_last)
         guids = None if allowed_guids is None else list(allowed_guids)
-        self._simple = _criteria(guids, cs_label, bg_label, epoch_min, epoch_max)
-        super().__init__(paths, load_fields, cache_size=cache_size, cache_bytes=cache_bytes, **options)
+        self.allowed_guids = None if guids is None else set(guids)
+        self._simple = criteria_of(guids, cs_label, bg_label, epoch_min, epoch_max)
+        super().__init__(self.paths, load_fields, cache_size=cache_size, cache_bytes=cache_bytes, **options)
+
+        self._warn_of_other_trimming()
+
+    @property
+    def normalize_fields(self) -> set[str] | None:
+        """The fields to standardise; None stands for all that have statistics."""
+        chosen = self._fields.normalize_fields
+        return None if chosen is None else set(chosen)
+
+    def is_normalization_enabled(self) -> bool:
+        """Return whether fields are standardised: whether there is a file of statistics."""
+        return self.stats_path is not None
+
+    def get_normalization_stats(self) -> dict[str, dict[str, Any]] | None:
+        """Return the statistics of each field: ``mean``, ``std``, ``log_channels`` ...; None without a file."""
+        if self.stats_path is None:
+            return None
+        return {name: stats.as_dict(self.dtype) for name, stats in self._fields.stats.items()}
+
+    def get_the_lists(self) -> tuple[list[str], list[Any], list[np.ndarray]]:
+        """Return the patient, epoch and target of each sample, as the files hold them. It reads all of these.
+
+        Returns
+        -------
+        tuple of list
+            Patients are str, epochs numbers of numpy, targets arrays.
+        """
+        specs = list(self._index.find([_GUID, "epoch", "target"]).values())
+        found = {spec.name: empty((len(self), *spec.row_shape), spec.dtype) for spec in specs}
+        plan = make_plan(self._index, specs, self.selection)
+        RowSource(plan, kept_bytes=0).read_into(found, np.arange(len(self)))
+        guids, epochs = (_one_a_row(found[name]) for name in (_GUID, "epoch"))
+        return [str(as_python(guid, _GUID)) for guid in guids.tolist()], list(epochs), list(found["target"])
 
     @property
     def access_count(self) -> int:
@@ -136,7 +201,8 @@ class CombinedHDF5Dataset(H5Dataset):
             ``total_samples``; ``cache_size``, ``cache_bytes``: samples in memory now, and their bytes;
             ``cache_capacity``: how many samples memory holds at most; ``cache_hits``, ``cache_misses``,
             ``cache_hit_rate``: samples found in memory, and not; ``access_count``: samples asked for;
-            ``dtype``; ``num_files``; ``fields``. Loader workers count for themselves.
+            ``dtype``; ``num_files``; ``fields``; ``pin_memory``; ``normalization_enabled``; ``stats_path``. Loader
+            workers count for themselves.
         """
         return {
             "total_samples": len(self),
@@ -150,11 +216,29 @@ class CombinedHDF5Dataset(H5Dataset):
             "dtype": self.dtype,
             "num_files": len(self._index.files),
             "fields": self.columns,
+            "pin_memory": self.pin_memory,
+            "normalization_enabled": self.is_normalization_enabled(),
+            "stats_path": self.stats_path,
         }
 
     def clear_cache(self) -> None:
         """Free the memory of all samples that this process has read, and set its counts to 0."""
         self.release()
+
+    def _build_index(self) -> None:
+        super()._build_index()
+        self._fields.check(self._specs, self._has)
+
+    def _warn_of_other_trimming(self) -> None:
+        before, now = self._fields.trimmed_before, self.trim_minutes or 0
+        if before is not None and before != now:
+            logger.warning(
+                "%s: its statistics are of signals trimmed by %s minutes, and trim_minutes=%s: standardised values may "
+                "be off; make the statistics again, or trim as they were",
+                self.stats_path,
+                before,
+                self.trim_minutes,
+            )
 
     def _select(self, predicate: Any) -> np.ndarray | None:
         num_rows = left = self._index.num_rows
@@ -174,17 +258,17 @@ class CombinedHDF5Dataset(H5Dataset):
         """Yield each criterion in the user's terms, and the row ids that pass it alone."""
         for words, (column, wanted) in self._simple.items():
             yield words, self._rows_with(column, wanted)
-        if self._label is not None:
+        if self.label is not None:
             valid = _WEIGHT if self._has(_WEIGHT) else None
-            classes = where(target=any_equal(self._label, valid=valid))
-            yield f"label={self._label!r}", select(self._index, self._index.columns, classes)
+            classes = where(target=any_equal(self.label, valid=valid))
+            yield f"label={self.label!r}", select(self._index, self._index.columns, classes)
         if predicate is not None:
             yield "predicate", select(self._index, self._index.columns, predicate)
 
     def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
         """Return the row ids that pass a criterion, or those of some patients; a row may be an array of one value."""
         spec = self._index.find([column])[column]
-        criterion = where(guid=_values_of(wanted, spec)) if column == _GUID else wanted
+        criterion = where(guid=values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
             return select(self._index, self._index.columns, criterion)
         values = empty((self._index.num_rows, 1), spec.dtype)
@@ -202,7 +286,8 @@ class CombinedHDF5Dataset(H5Dataset):
         return True
 
     def _cast(self, cast: Cast) -> Cast:
-        return _FloatsOrBool(cast.dtypes, _NUMPY_DTYPES.get(self.dtype, np.float32))
+        floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
+        return _FloatsOrBool(cast.dtypes, cast.casting, floats, self._fields)
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -213,12 +298,13 @@ class CombinedHDF5Dataset(H5Dataset):
         if name in (*_BOOLS, _GUID):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
-        return values if values.dtype == self.dtype else values.to(self.dtype)
+        return self._fields(name, values)
 
 
 @dataclass(frozen=True)
 class _FloatsOrBool(Cast):
     floats: npt.DTypeLike = np.float32
+    fields: Fields | None = None
 
     def __call__(self, spec: ColumnSpec) -> ColumnSpec:
         if spec.kind not in TENSOR_KINDS:
@@ -235,42 +321,14 @@ class _FloatsOrBool(Cast):
                 f"column {spec.name!r} holds complex numbers, which a CombinedHDF5Dataset cannot cast to its dtype; "
                 "leave it out of load_fields, or take an H5Dataset, whose tensors are complex"
             )
-        return spec.cast(bool if spec.name in _BOOLS else self.floats)
+        if spec.name in _BOOLS:
+            return spec.cast(bool, "unsafe")  # a label that is not 0 is True, whatever it is
+        # float16 has neither the range of what is not standardised yet, nor numbers as small as epsilon.
+        is_wide = self.fields is not None and self.fields.standardises(spec.name)
+        floats = np.result_type(self.floats, np.float32) if is_wide else self.floats
+        return spec.cast(floats, "rounded" if self.casting == "checked" else self.casting)
 
 
-def _values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:
-    """Return patients in the dtype of a column, without those that it cannot hold."""
-    if spec.kind == "string":
-        return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
-    if spec.kind != "number":
-        return list(guids)
-    found = [guid for guid in guids if not isinstance(guid, str)]
-    for guid in (guid for guid in guids if isinstance(guid, str)):
-        with contextlib.suppress(ValueError):
-            number = float(guid) if spec.dtype.kind == "f" else int(guid)
-            if isinstance(number, float) or abs(number) < 2**64:
-                found.append(number)
-    return found
-
-
-def _criteria(
-    guids: Sequence[str] | None,
-    cs_label: bool | None,
-    bg_label: bool | None,
-    epoch_min: float | None,
-    epoch_max: float | None,
-) -> dict[str, tuple[str, Any]]:
-    """Return the criteria on scalar columns, by their names in the user's terms; patients are a list."""
-    found: dict[str, tuple[str, Any]] = {}
-    if guids is not None:
-        found[f"allowed_guids ({len(guids)} of them)"] = ("guid", guids)
-    for name, wanted in (("cs_label", cs_label), ("bg_label", bg_label)):
-        if wanted is not None:
-            found[f"{name}={wanted!r}"] = (name, ~where(**{name: 0}) if wanted else where(**{name: 0}))
-    if epoch_min is not None and epoch_max is not None and epoch_min > epoch_max:
-        raise PredicateError(f"no sample matches: epoch_min={epoch_min!r} is above epoch_max={epoch_max!r}")
-    if epoch_min is not None:
-        found[f"epoch_min={epoch_min!r}"] = ("epoch", where(epoch=between(epoch_min, None)))
-    if epoch_max is not None:
-        found[f"epoch_max={epoch_max!r}"] = ("epoch", where(epoch=between(None, epoch_max)))
-    return found
+def _one_a_row(values: np.ndarray) -> np.ndarray:
+    """Return a value for each row; a row may be an array of one value."""
+    return values[:, 0] if values.shape[1:] == (1,) else values

@@ -38,6 +38,11 @@ class EpochShuffleSampler(RankSampler):
         self._order = Order(self.data_len, Shuffle("rows", self.seed) if shuffle else None)
         self._state = SamplerState({"data_len": self.data_len, "seed": self.seed, "shuffle": self.shuffle})
 
+    @property
+    def base_seed(self) -> int:
+        """Another name of `seed`."""
+        return self.seed
+
     def __len__(self) -> int:
         self._check_not_split()
         return self.data_len

@@ -11,10 +11,11 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 from torch.utils.data import get_worker_info
 
-from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.casting import Casting, as_casting
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
@@ -22,7 +23,7 @@ from ray_h5.torch_data.compat.pairs import (
     Transform,
     apply_transforms,
     check_chunk_cache,
-    find_pair,
+    find_columns,
     one_path,
     open_reader,
     read_dtype,
@@ -51,7 +52,7 @@ class H5LazyDataset(BatchedDataset):
     transform, target_transform : callable, optional
         Called with the input and with the target of each sample, as numpy arrays (a target that is one
         number is a numpy scalar). What they return is the sample. Without them samples are tensors, and
-        text is str.
+        text is str. With `aux_keys` they are called with a second argument.
     rdcc_nbytes : int
         Decoded rows stay in memory if all of them fit into this many bytes, as in a chunk cache of libhdf5
         of that size. The bound holds for all workers of a loader together; 0 keeps none.
@@ -62,6 +63,13 @@ class H5LazyDataset(BatchedDataset):
     swmr : bool
         Also read a file to which a writer in SWMR mode adds rows: those that existed when the dataset was
         made. It has no effect for other files.
+    aux_keys : str, or sequence of str, optional
+        HDF5 datasets whose values, as a dict of numpy arrays, numbers and str, are the second argument of the
+        transforms. They may also be given by position, after `y_key`; then the other arguments follow as above.
+    as_tensors : bool
+        Whether transforms get inputs and targets as tensors.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
 
     Raises
     ------
@@ -76,6 +84,7 @@ class H5LazyDataset(BatchedDataset):
     >>> loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)  # doctest: +SKIP
     """
 
+    @aux_keys_by_position
     def __init__(
         self,
         path: str,
@@ -89,25 +98,36 @@ class H5LazyDataset(BatchedDataset):
         rdcc_nslots: int = RDCC_NSLOTS,
         rdcc_w0: float = RDCC_W0,
         swmr: bool = True,
+        *,
+        aux_keys: str | Sequence[str] | None = None,
+        as_tensors: bool = False,
+        casting: Casting = "checked",
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.path = one_path(path, type(self).__name__)
         self.x_key = x_key
         self.y_key = y_key
+        self.aux_keys = None if aux_keys is None else as_keys(aux_keys)
+        self.x_dtype, self.y_dtype = x_dtype, y_dtype
         self.transform = transform
         self.target_transform = target_transform
+        self.as_tensors = as_tensors
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr = swmr
+        self.casting = as_casting(casting)
         self._open = PerProcess(_OpenPair)
-        self._closed = False
         reader, live = open_reader(self.path, swmr)
         with reader:
-            layouts, self._length = find_pair(reader, x_key, y_key, live=live)
+            layouts, self._length = find_columns(reader, x_key, y_key, self.aux_keys or (), live=live)
             # A live writer may change the file.
             self._expect = None if live else reader.identity
+        self._num_delivered = 1 if y_key is None else 2
+        # Nothing but a transform sees what auxiliary columns hold.
+        num_read = self._num_delivered if transform is target_transform is None else len(layouts)
+        dtypes = [x_dtype, y_dtype][: self._num_delivered] + [None] * (num_read - self._num_delivered)
         self._columns = [
             (layout.name, layout.row_shape, read_dtype(layout, dtype))
-            for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
+            for layout, dtype in zip(layouts[:num_read], dtypes, strict=True)
         ]
 
     def __len__(self) -> int:
@@ -131,8 +151,7 @@ class H5LazyDataset(BatchedDataset):
         return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
     def close(self) -> None:
-        """Close the file. Samples cannot be read any more."""
-        self._closed = True
+        """Close the file, and free the memory of its rows. It is opened again when the next sample is read."""
         self.release()
 
     def release(self) -> None:
@@ -143,8 +162,6 @@ class H5LazyDataset(BatchedDataset):
             reader.close()
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
-        if self._closed:
-            raise OptionError(f"{self.path}: this dataset is closed; make a new one")
         pair, reader = self._opened()
         out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
         read = partial(self._read_into, reader, pair.is_live)
@@ -179,13 +196,15 @@ class H5LazyDataset(BatchedDataset):
         # column before the other: they are not read as columns of one length.
         first = 1 if is_live else len(names)
         at_once = {names[i]: out[i] for i in reversed(range(first))}
-        reader.read_into(at_once, rows, places)
+        reader.read_into(at_once, rows, places, casting=self.casting)
         for i, name in enumerate(names):
             if at_once.get(name) is not out[i]:
-                reader.read_into({name: out[i]}, rows, places)
+                reader.read_into({name: out[i]}, rows, places, casting=self.casting)
 
     def _sample(self, values: list[Any]) -> Any:
-        return apply_transforms((self.transform, self.target_transform), values)
+        delivered, aux = values[: self._num_delivered], values[self._num_delivered :]
+        named = dict(zip(self.aux_keys or (), aux, strict=False))
+        return apply_transforms((self.transform, self.target_transform), delivered, named, as_tensors=self.as_tensors)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_open"}

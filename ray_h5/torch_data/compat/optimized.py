@@ -27,13 +27,15 @@ def create_optimized_dataloader(
     num_workers: int = 4,
     rank: int | None = None,
     world_size: int | None = None,
+    stats_path: PathLike | None = None,
+    normalize_fields: Sequence[str] | None = None,
     **dataset_kwargs: Any,
 ) -> DataLoader[Any]:
     """Return a loader of a `CombinedHDF5Dataset` for one of several training processes.
 
-    Call ``.sampler.set_epoch(epoch)`` before each epoch, also with one process. All ranks have equally
-    many batches: if the samples do not divide, the first few of the epoch's order are repeated, or with
-    ``drop_last=True`` the last few are left out.
+    Each iteration is the next epoch, in another order. ``.sampler.set_epoch(epoch)`` chooses the epoch of the next
+    iteration, also with one process. All ranks have equally many batches: if the samples do not divide, the first few
+    of the epoch's order are repeated, or with ``drop_last=True`` the last few are left out.
 
     Parameters
     ----------
@@ -46,8 +48,10 @@ def create_optimized_dataloader(
         asked for. With ``worker_init_fn`` or ``multiprocessing_context`` they are processes.
     rank, world_size : int, optional
         By default those of torch.distributed, or 0 of 1.
+    stats_path, normalize_fields
+        As in `CombinedHDF5Dataset`.
     **dataset_kwargs
-        Options of `CombinedHDF5Dataset`, and of the loader: ``shuffle`` (True), ``seed`` (0), ``drop_last``
+        Other options of `CombinedHDF5Dataset`, and of the loader: ``shuffle`` (True), ``seed`` (0), ``drop_last``
         (False), ``sampler``, ``collate_fn``, ``prefetch_factor``, ``timeout``, ``persistent_workers``
         (no effect for threads, which start at once), ``worker_init_fn`` and
         ``multiprocessing_context``.
@@ -65,12 +69,15 @@ def create_optimized_dataloader(
     split = {name: dataset_kwargs.pop(name) for name in ("shuffle", "seed") if name in dataset_kwargs}
     drop_last = dataset_kwargs.pop("drop_last", False)
     persistent = dataset_kwargs.pop("persistent_workers", True)
-    dataset = CombinedHDF5Dataset(hdf5_files, **dataset_kwargs)
+    dataset = CombinedHDF5Dataset(
+        hdf5_files, stats_path=stats_path, normalize_fields=normalize_fields, **dataset_kwargs
+    )
     sampler = options.pop("sampler", None)
     if sampler is None:
         sampler = OrderSampler(
             dataset, rank=rank, world_size=world_size, drop_last=drop_last, run_length=batch_size, **split
         )
+        sampler.advance_epochs()
     pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
         return DataLoader(

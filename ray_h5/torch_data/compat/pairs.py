@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.reading.samples import Pair
 
-Transform = Callable[[Any], Any]
+Transform = Callable[..., Any]
 
 RDCC_NBYTES = 256 * 1024**2
 RDCC_NSLOTS = 1_000_003
@@ -46,10 +46,12 @@ def open_reader(path: str, swmr: bool, threads: int = 1, expect: FileIdentity | 
         return RowReader(path, threads=threads, expect=expect, swmr=True), True
 
 
-def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
-    """Return the layouts of inputs and targets, and the number of pairs.
+def find_columns(
+    reader: RowReader, x_key: str, y_key: str | None, aux_keys: Sequence[str] = (), *, live: bool
+) -> tuple[list[ColumnLayout], int]:
+    """Return the layouts of inputs, targets and auxiliary columns, and the number of samples.
 
-    A live writer adds to one of them before the other: only complete pairs count.
+    A live writer adds to one of them before the other: only complete samples count.
 
     Raises
     ------
@@ -58,12 +60,15 @@ def find_pair(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -
     SchemaMismatchError
         If they are not of the same length.
     """
-    found = [reader.column(key) for key in (x_key, y_key) if key is not None]
-    if not live and len({layout.num_rows for layout in found}) > 1:
-        raise SchemaMismatchError(
-            f"{reader.path}: expected a target for each input, found {found[0].num_rows} rows in {x_key!r} and "
-            f"{found[1].num_rows} in {y_key!r}"
-        )
+    keys = [x_key, *([] if y_key is None else [y_key]), *aux_keys]
+    found = [reader.column(key) for key in keys]
+    for key, layout in zip(keys, found, strict=True):
+        if not live and layout.num_rows != found[0].num_rows:
+            what = "a target" if key == y_key else f"a row of {key!r}"
+            raise SchemaMismatchError(
+                f"{reader.path}: expected {what} for each input, found {found[0].num_rows} rows in {x_key!r} and "
+                f"{layout.num_rows} in {key!r}"
+            )
     return found, min(layout.num_rows for layout in found)
 
 
@@ -95,20 +100,30 @@ def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
 
 
 def apply_transforms(
-    transforms: tuple[Transform | None, Transform | None], values: Sequence[Any], *, copied: bool = False
+    transforms: tuple[Transform | None, Transform | None],
+    values: Sequence[Any],
+    aux: Mapping[str, Any] | None = None,
+    *,
+    copied: bool = False,
+    as_tensors: bool = False,
 ) -> Any:
     """Return a sample: its transformed values, as a pair or alone. Without a transform numbers are tensors.
 
-    With `copied` transforms get copies, because the values stay in memory.
+    Transforms get `aux` too, if it holds anything. With `copied` they get copies, because the values stay in memory;
+    with `as_tensors` they get tensors.
     """
-    done = [
-        _as_sample(value) if transform is None else transform(value.clone() if copied else value)
-        for transform, value in zip(transforms, values, strict=False)
-    ]
+    done = []
+    for transform, value in zip(transforms, values, strict=False):
+        given = as_sample(value) if transform is None or as_tensors else value
+        if transform is not None:
+            given = given.clone() if copied else given
+            given = transform(given, dict(aux)) if aux else transform(given)
+        done.append(given)
     return Pair(done) if len(done) == 2 else done[0]
 
 
-def _as_sample(value: Any) -> Any:
+def as_sample(value: Any) -> Any:
+    """Return numbers as a tensor; anything else as it is."""
     if not isinstance(value, (np.ndarray, np.number, np.bool_)):
         return value
     return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64

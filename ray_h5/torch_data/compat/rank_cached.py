@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.reading.casting import Casting, as_casting
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
@@ -21,7 +22,7 @@ from ray_h5.torch_data.compat.pairs import (
     Transform,
     apply_transforms,
     check_chunk_cache,
-    find_pair,
+    find_columns,
     one_path,
     open_reader,
     read_dtype,
@@ -62,6 +63,8 @@ class RankMemCachedH5Dataset(BatchedDataset):
         sample, which spreads sorted classes.
     dtype_x, dtype_y : numpy dtype, optional
         Cast to these while reading; None leaves the dtype of the file.
+    x_dtype, y_dtype : numpy dtype, optional
+        Other names of `dtype_x` and `dtype_y`.
     transform, target_transform : callable, optional
         Called with the input and with the target of each sample, as tensors.
     pin_host_memory : bool
@@ -73,8 +76,14 @@ class RankMemCachedH5Dataset(BatchedDataset):
         libhdf5's chunk cache; no effect, because all samples are in memory.
     swmr : bool
         As in `H5LazyDataset`.
+    casting : {"checked", "unsafe"}
+        Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
     log_fn : callable
         Called with messages for people.
+    restrict_to_indices : sequence of int, optional
+        The rows of the file that all ranks together have, such as those of `make_train_val_indices`; each rank has its
+        share of them, ascending. Rows that the file does not have are left out, and `log_fn` is called with their
+        number.
 
     Raises
     ------
@@ -111,7 +120,11 @@ class RankMemCachedH5Dataset(BatchedDataset):
         rdcc_nslots: int = RDCC_NSLOTS,
         rdcc_w0: float = RDCC_W0,
         swmr: bool = True,
+        casting: Casting = "checked",
         log_fn: Callable[[str], None] = print,
+        x_dtype: Any = ...,
+        y_dtype: Any = ...,
+        restrict_to_indices: Sequence[int] | np.ndarray | None = None,
     ) -> None:
         if mode not in MODES:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
@@ -119,13 +132,22 @@ class RankMemCachedH5Dataset(BatchedDataset):
         self.rank, self.world_size = _distributed()
         self.path = one_path(path, type(self).__name__)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
+        self.casting = as_casting(casting)
         self.transform, self.target_transform = transform, target_transform
-        self._tensors = self._preload((dtype_x, dtype_y), swmr, _memory(pin_host_memory, share_memory, log_fn))
+        self.x_dtype = _either("x", dtype_x, x_dtype, np.float32)
+        self.y_dtype = _either("y", dtype_y, y_dtype, None)
+        self._wanted = None if restrict_to_indices is None else _as_rows(restrict_to_indices)
+        self._tensors = self._preload(
+            (self.x_dtype, self.y_dtype), swmr, _memory(pin_host_memory, share_memory, log_fn)
+        )
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
         log_fn(
             f"rank {self.rank} of {self.world_size}: {len(self)} samples of {self.path} in memory, "
             f"{nbytes / 2**20:.1f} MiB"
         )
+        if self._wanted is not None and self._wanted.size > self._total:
+            absent = self._wanted.size - self._total
+            log_fn(f"restrict_to_indices: {absent} of {self._wanted.size} are no rows of {self.path}, and are left out")
         if self._total % self.world_size:
             log_fn(
                 f"{self._total} samples do not divide among {self.world_size} ranks: with EpochShuffleSampler("
@@ -153,9 +175,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return which rows of the file samples are."""
         wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
-        if self.mode == "contiguous":
-            return wanted + _balanced_contiguous_shard(self._total, self.world_size, self.rank)[0]
-        return wanted * self.world_size + self.rank
+        return self._row_ids[wanted]
 
     def _one(self, index: SupportsIndex) -> Any:
         i = check_index(index, len(self), f"{self.path}, rank {self.rank}")
@@ -191,20 +211,48 @@ class RankMemCachedH5Dataset(BatchedDataset):
     def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
         reader, live = open_reader(self.path, swmr, threads=cpu_count())
         with reader:
-            layouts, self._total = find_pair(reader, self.x_key, self.y_key, live=live)
-            rows = self._rows(self._total)
+            layouts, num_rows = find_columns(reader, self.x_key, self.y_key, live=live)
+            rows = self._row_ids = self._rows(num_rows)
             tensors = [
                 memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))
                 for layout, dtype in zip(layouts, dtypes, strict=False)
             ]
             for layout, tensor in zip(layouts, tensors, strict=True):
-                reader.read_into({layout.name: tensor.numpy()}, rows)
+                reader.read_into({layout.name: tensor.numpy()}, rows, casting=self.casting)
         return tensors
 
-    def _rows(self, total: int) -> np.ndarray:
+    def _rows(self, num_rows: int) -> np.ndarray:
+        """Return the rows of this rank."""
+        rows = self._wanted
+        if rows is not None:
+            rows = np.sort(rows[(rows >= 0) & (rows < num_rows)])
+        self._total = num_rows if rows is None else len(rows)
         if self.mode == "contiguous":
-            return np.arange(*_balanced_contiguous_shard(total, self.world_size, self.rank), dtype=np.int64)
-        return _interleaved_indices(total, self.world_size, self.rank)
+            mine = np.arange(*_balanced_contiguous_shard(self._total, self.world_size, self.rank), dtype=np.int64)
+        else:
+            mine = _interleaved_indices(self._total, self.world_size, self.rank)
+        return mine if rows is None else rows[mine]
+
+
+def _either(which: str, ours: Any, theirs: Any, default: Any) -> Any:
+    """Return the dtype that was given by one of two names; `...` if not by the second one."""
+    if theirs is ...:
+        return ours
+    if ours is not default and ours != theirs:
+        raise OptionError(
+            f"dtype_{which}={ours!r}, {which}_dtype={theirs!r}: these are two names of one option; give one of them"
+        )
+    return theirs
+
+
+def _as_rows(indices: Sequence[int] | np.ndarray) -> np.ndarray:
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise OptionError(
+            f"restrict_to_indices: expected integers along one axis, found {rows.dtype} of shape {rows.shape}; for a "
+            "mask, pass np.flatnonzero(mask)"
+        )
+    return rows.astype(np.int64)
 
 
 def _distributed() -> tuple[int, int]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.hdf5.file_reads import FileRead, hint_first, run_reads
+from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan
@@ -50,6 +53,7 @@ class RowSource:
         self._readers: LRU[FileReader] = LRU(_MAX_READERS)
         self._states: LRU[tuple[str, FileIdentity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, FileIdentity | None]] = LRU(_MAX_STATES)
+        self._times = ReadTimes()
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
 
     @property
@@ -104,6 +108,20 @@ class RowSource:
         for cache in (small, large):
             if cache.columns:
                 cache.read_through({name: out[name] for name in cache.columns}, row_ids, places, self._read_files)
+
+    def will_read(self, indices: np.ndarray) -> None:
+        """Take the hint that these rows are read next. The storage is told of the first of them, if reads wait."""
+        if not self._times.is_cold:
+            return
+        indices = indices[~self.is_held(indices)]
+        small, large = self._row_caches()
+        rest = [each for each in self.plan.columns if each.name not in small.columns and each.name not in large.columns]
+        # Where some columns stay in memory, most of their rows are there.
+        columns = rest or self.plan.columns
+        # Nothing is read into these arrays: their memory is never touched.
+        out = {each.name: np.empty((len(indices), *each.row_shape), each.dtype) for each in columns}
+        reads = self._planned_reads(out, self.plan.row_ids(indices), np.arange(len(indices)))
+        hint_first(reads, self._times)
 
     def check_unchanged(self, indices: np.ndarray) -> None:
         """Raise unless the files of some rows are as they were; errors as in `read_into`."""
@@ -174,20 +192,39 @@ class RowSource:
             if cached.asked[file] * _WHOLE_FILE_AFTER < stop - start:
                 continue
             with cached.filling.setdefault(file, threading.Lock()):
-                rows = np.flatnonzero(~small.is_held[start:stop])
+                rows = self._selected(start, stop)
+                rows = rows[~small.is_held[start + rows]]
                 if len(rows):
                     # Into memory of their own first: another thread may copy held rows meanwhile, and must never see
                     # a row that is incomplete.
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
-                    self._reader(file).read_into(parts, rows)
+                    read = self._reader(file).planned(parts, rows, **self.plan.read_options)
+                    read.run(ReadAhead(self._times))
                     small.add(start + rows, parts)
                 cached.whole_files.add(file)
 
+    def _selected(self, start: int, stop: int) -> np.ndarray:
+        """Return the selected rows of the file that has these row ids. The others may hold what cannot be cast."""
+        selection = self.plan.selection
+        if selection is None:
+            return np.arange(stop - start)
+        return selection[slice(*np.searchsorted(selection, [start, stop]))] - start
+
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
+        # The reader looks at the state of each file before and after.
+        run_reads(self._planned_reads(out, row_ids, places), self._times)
+
+    def _planned_reads(
+        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray
+    ) -> list[Callable[[], FileRead]]:
         starts = self.plan.files.starts
-        for file, here in by_file(self.plan.files, row_ids):
-            # The reader looks at the state of the file before and after.
-            self._reader(file).read_into(out, row_ids[here] - starts[file], places[here])
+        return [
+            partial(self._planned, file, out, row_ids[here] - starts[file], places[here])
+            for file, here in by_file(self.plan.files, row_ids)
+        ]
+
+    def _planned(self, file: int, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray) -> FileRead:
+        return self._reader(file).planned(out, rows, places, **self.plan.read_options)
 
     def _reader(self, file: int) -> FileReader:
         reader = self._readers.get(file)

@@ -18,15 +18,17 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.planning.padding import LENGTH
 from ray_h5.torch_data.batched import check_index
+from ray_h5.torch_data.reading.moving import Movable
 from ray_h5.torch_data.reading.shared_memory import pack, slot_of, unpack
 
 _MAX_LISTED = 5
 
 
-class Sample(dict[str, Any]):
+class Sample(Movable, dict[str, Any]):
     """A dict whose entries are attributes too: ``sample.target`` is ``sample["target"]``.
 
-    A name that is a method of dict, such as ``items``, is reached by its key only.
+    ``batch.to(device)`` and ``batch.pin_memory()`` return a copy whose tensors are there. A name that is a method, such
+    as ``items`` or ``to``, is reached by its key only.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -43,7 +45,7 @@ class Sample(dict[str, Any]):
         return Sample(self)
 
 
-class Pair(tuple[Any, ...]):
+class Pair(Movable, tuple[Any, ...]):
     """An (input, target) pair."""
 
     __slots__ = ()

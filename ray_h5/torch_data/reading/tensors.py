@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.planning.padding import cast_rows
 from ray_h5.planning.schema import ColumnSpec
 
 
@@ -72,4 +73,4 @@ def ragged_to_torch(rows: np.ndarray, spec: ColumnSpec) -> list[Any]:
     """Return rows of varying shape: a list of tensors, or of lists of text."""
     if spec.element is None or spec.element.kind not in "biufc":
         return [[as_python(each, spec.name) for each in row] for row in rows]
-    return [torch.from_numpy(np.ascontiguousarray(row, spec.element)) for row in rows]
+    return [torch.from_numpy(np.ascontiguousarray(row)) for row in cast_rows(list(rows), spec)]

@@ -445,3 +445,21 @@ def test_a_position_of_other_rows_is_an_error_each_time_and_stays(paths):
     assert chosen.count() == 50
     assert ids_of(ds) == rest
     assert len(ids_of(chosen)) == 50
+
+
+def test_parts_of_a_shuffled_dataset_that_keep_their_rows(tmp_path):
+    paths = write_chunked(tmp_path)
+    ds = ray_h5.read_h5(paths, columns=["label"], shuffle=True, include_row_ids=True)
+    some = np.random.default_rng(0).choice(150, 30, replace=False)
+    train, valid = ray_h5.kfold(paths, 5)[0]
+    parts = {
+        "first": (ds.filter(expr=col("row_id") < 30), 30),
+        "drawn": (ds.filter(expr=ray_h5.where(row_id=some)), 30),
+        "train": (ds.filter(expr=train), 120),
+        "valid": (ds.filter(expr=valid), 30),
+    }
+    for name, (part, count) in parts.items():
+        passes = [ids_of(part) for _ in range(3)]
+        assert len(set(passes[0])) == count, name
+        assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2]), name
+        assert passes[0] != passes[1], name

@@ -40,6 +40,7 @@ def given(tmp_path):
         "paths": ["in", "gone.h5"],
         "group": "deep",
         "dtypes": {"guid": "i8"},
+        "casting": "unsafe",
         "allow_external": tmp_path / "other",
         "filesystem": SubTreeFileSystem(str(tmp_path), LocalFileSystem()),
         "file_extensions": ["nc"],
@@ -59,10 +60,16 @@ def test_each_way_to_read_takes_the_same_options(given, entrance, tmp_path):
     assert given.keys() - {"paths"} | {"index_dir"} == OPTIONS
     enter(entrance, {**given, "index_dir": tmp_path / "index"})
     assert len(os.listdir(tmp_path / "index")) == 2
-    for name in OPTIONS - {"index_dir"}:
+    for name in OPTIONS - {"index_dir", "casting"}:
         with pytest.raises(RayH5Error):
             enter(entrance, {key: value for key, value in given.items() if key != name})
-    for name, wrong in (("group", None), ("dtypes", ["i8"]), ("index_dir", 3), ("filesystem", "s3")):
+    for name, wrong in (
+        ("group", None),
+        ("dtypes", ["i8"]),
+        ("casting", "safe"),
+        ("index_dir", 3),
+        ("filesystem", "s3"),
+    ):
         with pytest.raises(OptionError, match=name):
             enter(entrance, {**given, name: wrong})
 

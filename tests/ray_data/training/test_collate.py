@@ -10,7 +10,7 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 import ray_h5
-from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.ray_data.training.collate import TorchCollate, as_device, to_device
 from ray_h5.ray_data.training.train_batches import train_batches
 
@@ -198,3 +198,22 @@ def test_names_that_the_trainer_or_read_h5_do_not_have(signals, tmp_path):
     assert "no dataset 'trian'. Did you mean 'train'" in misspelt
     for said, name in zip(unnamed, ("nameless", "foreign"), strict=True):
         assert f"TorchTrainer(datasets={{'{name}': read_h5(..., name='{name}')}})" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "value"),
+    [
+        (np.array([1, 300]), "int8", "300"),
+        (np.array([1.0, np.nan]), "int64", "nan"),
+        (np.array([1.0, 1e39]), "float32", "1e\\+39"),
+        (np.array([1.0, 1e39]), "bfloat16", "1e\\+39"),
+        (np.array([1, 257]), "bfloat16", "257"),
+        (np.array([1.0, 1e5], "f4"), torch.float16, "100000.0"),
+    ],
+)
+def test_a_cast_that_loses_a_value_is_an_error(values, dtype, value):
+    with pytest.raises(CastError, match=f"column 'x': {value} cannot be cast to torch"):
+        TorchCollate({"x": dtype})({"x": values})
+    assert len(TorchCollate({"x": dtype}, casting="unsafe")({"x": values})["x"]) == 2
+    with pytest.raises(OptionError, match="casting=None: expected 'checked'"):
+        TorchCollate({"x": dtype}, casting=None)

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
 from ray_h5.errors import (
+    CastError,
     NotFoundError,
     OptionError,
     PredicateError,
@@ -403,7 +404,7 @@ def test_values_in_rows_of_one(tmp_path):
 
 def test_a_predicate_goes_with_the_criteria(files):
     seen = []
-    for train, valid in kfold(files, 3, stratify="cs_label"):
+    for train, valid in kfold(files, 3, group="guid", stratify="cs_label"):
         parts = [chosen(files, predicate=rows, bg_label=False) for rows in (train, valid)]
         assert sorted(parts[0] + parts[1]) == [i for i in ALL if i % 7]
         assert not {i // 4 for i in parts[0]} & {i // 4 for i in parts[1]}
@@ -457,3 +458,17 @@ def test_both_ends_of_the_epochs_are_included(tmp_path):
     assert chosen([path], epoch_min=0.7) == [2]
     # As the files hold them, whatever dtype they are delivered in.
     assert chosen([path], epoch_min=0.1, predicate=where(epoch=0.1), dtype=torch.float16) == [0]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_values_that_the_dtype_cannot_hold(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["time"] = np.array([2**24 + 1, 2**40 + 1])
+        file["x"] = np.array([1.0, 1e6])
+    path = str(tmp_path / "a.h5")
+    assert CombinedHDF5Dataset(path)[1].time.item() == 2**40  # rounded, as any integer here
+    half = CombinedHDF5Dataset(path, ["x"], dtype=torch.float16, kept_bytes=0)
+    assert half[0].x.item() == 1
+    with pytest.raises(CastError, match=r"column 'x', row 1: the value 1000000\.0 cannot be cast to float16"):
+        half[1]
+    assert CombinedHDF5Dataset(path, ["x"], dtype=torch.float16, casting="unsafe")[1].x.item() == float("inf")

@@ -14,6 +14,7 @@ from ray_h5.torch_data import (
     RankMemCachedH5Dataset,
     _balanced_contiguous_shard,
     _interleaved_indices,
+    make_train_val_indices,
 )
 
 
@@ -139,6 +140,58 @@ class TestInOneProcess:
                 np.testing.assert_array_equal(dataset.x.numpy(), file["nested/scores"][:])
                 np.testing.assert_array_equal(dataset.y.numpy(), file["bytes"][:])
 
+    def test_dtypes_have_the_names_of_today_too(self, pairs):
+        for options, expected in (
+            ({}, (torch.float32, torch.int64)),
+            ({"x_dtype": np.float16, "y_dtype": np.int32}, (torch.float16, torch.int32)),
+            ({"x_dtype": None, "dtype_y": np.int32}, (torch.float64, torch.int32)),
+            ({"x_dtype": np.float32, "dtype_x": np.float32, "y_dtype": None}, (torch.float32, torch.int64)),
+        ):
+            dataset = RankMemCachedH5Dataset(pairs, "nested/scores", "labels", log_fn=silent, **options)
+            assert (dataset.x.dtype, dataset.y.dtype) == expected
+        assert (dataset.x_dtype, dataset.y_dtype) == (np.float32, None)
+        with pytest.raises(OptionError, match=r"dtype_x=.*float64.*two names of one option"):
+            RankMemCachedH5Dataset(pairs, "images", dtype_x=np.float64, x_dtype=np.float32)
+
+    @pytest.mark.parametrize("mode", ["contiguous", "interleave"])
+    @pytest.mark.parametrize("world_size", [1, 3])
+    def test_some_rows_are_shared_among_the_ranks(self, pairs, monkeypatch, mode, world_size):
+        wanted, said, seen = [44, 3, 49, 0, 17, 18, 3, 99, -1], [], []
+        kept = sorted(each for each in wanted if 0 <= each < 50)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
+        for rank in range(world_size):
+            monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+            dataset = RankMemCachedH5Dataset(
+                pairs, "images", "labels", mode=mode, restrict_to_indices=wanted, log_fn=said.append
+            )
+            rows = np.array_split(kept, world_size)[rank] if mode == "contiguous" else kept[rank::world_size]
+            assert dataset.x[:, 0, 0].tolist() == dataset.row_ids(range(len(dataset))).tolist() == list(rows)
+            assert dataset.y.tolist() == [row % 4 for row in rows]
+            assert dataset.common_length == 7 // world_size
+            seen += list(rows)
+        assert sorted(seen) == kept
+        assert any("2 of 9 are no rows of" in each for each in said)
+
+    def test_rows_of_a_split(self, pairs):
+        train, val = make_train_val_indices(50, 0.3, seed=5)
+        parts = [
+            RankMemCachedH5Dataset(pairs, "images", restrict_to_indices=rows, log_fn=silent) for rows in (train, val)
+        ]
+        assert [part.x[:, 0, 0].tolist() for part in parts] == [train.tolist(), val.tolist()]
+        assert [len(part) for part in parts] == [35, 15]
+        assert len(RankMemCachedH5Dataset(pairs, "images", restrict_to_indices=[], log_fn=silent)) == 0
+        for wrong in (np.ones(50, bool), [[1, 2]], [0.5]):
+            with pytest.raises(OptionError, match=r"restrict_to_indices: expected integers.*np\.flatnonzero"):
+                RankMemCachedH5Dataset(pairs, "images", restrict_to_indices=wrong)
+
+    def test_a_split_in_a_process_group(self, tmp_path):
+        path = tmp_path / "split.npz"
+        expected = make_train_val_indices(20, save_path=path)
+        np.testing.assert_equal(make_train_val_indices(20, save_path=path), expected)
+        path.write_bytes(b"no zip")
+        with pytest.raises(OptionError, match="expected indices train_idx and val_idx"):
+            make_train_val_indices(20, save_path=path)
+
     def test_pinning_falls_back(self, pairs, monkeypatch):
         said = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -169,6 +222,12 @@ class TestInOneProcess:
         again = pickle.loads(pickle.dumps(dataset))
         assert torch.equal(again.x, dataset.x)
         assert again[5][1] == 1
+
+
+def test_the_seed_has_the_name_of_today_too():
+    sampler = EpochShuffleSampler(10, 7)
+    assert sampler.base_seed == sampler.seed == 7
+    assert EpochShuffleSampler(data_len=10, seed=3, shuffle=False).base_seed == 3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,0 +1,126 @@
+"""Reads of many files in their order: each is planned before it runs where hints need its byte ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
+from ray_h5.hdf5.reading.jobs import Job, ReadStats
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.open_files import OpenFile
+    from ray_h5.hdf5.parts import Part
+    from ray_h5.hdf5.reading.arguments import Rows
+
+
+class ReadsRows(Protocol):
+    """What reads rows of one file."""
+
+    @property
+    def stats(self) -> ReadStats:
+        """What reads have cost."""
+
+    def read_into(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        planned: FileRead | None = None,
+    ) -> None:
+        """Read rows into arrays."""
+
+    def plan(self, read: FileRead) -> Extents:
+        """Plan the jobs of a read that comes later."""
+
+
+class FileRead:
+    """A read of rows of one file into arrays.
+
+    Parameters
+    ----------
+    reader : RowReader, or what reads rows as it does
+        The file.
+    out, rows, places
+        The arguments of `RowReader.read_into`.
+    parts : sequence of Part
+        What is read for each column, checked.
+    finish : callable, optional
+        What is left to do once all parts are read.
+
+    Attributes
+    ----------
+    ahead : ReadAhead, optional
+        Knows what is read next, also from other files. By default it knows this read alone.
+    """
+
+    __slots__ = ("_file", "_jobs", "ahead", "finish", "out", "parts", "places", "reader", "rows")
+
+    def __init__(
+        self,
+        reader: ReadsRows,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None,
+        parts: Sequence[Part],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self.reader, self.out, self.rows, self.places = reader, out, rows, places
+        self.parts, self.finish = parts, finish
+        self.ahead: ReadAhead | None = None
+        self._file: OpenFile | None = None
+        self._jobs: dict[int, list[Job]] = {}
+
+    def run(self, ahead: ReadAhead) -> None:
+        """Fill the arrays."""
+        self.ahead = ahead
+        self.reader.read_into(self.out, self.rows, self.places, self)
+
+    def jobs_of(self, file: OpenFile) -> dict[int, list[Job]]:
+        """Return the jobs that are planned, by the number of the part; none if the file was opened again since."""
+        if self._file is not file:
+            self._file, self._jobs = file, {}
+        return self._jobs
+
+
+def run_reads(reads: Sequence[Callable[[], FileRead]], times: ReadTimes | None = None) -> ReadStats:
+    """Run reads of many files, one after the other. Hints about the next one begin before one ends.
+
+    Parameters
+    ----------
+    reads : sequence of callable
+        What opens a file and returns the read. It is called when it is needed: few files are open at a time.
+    times : ReadTimes, optional
+        The times of earlier reads of these files.
+
+    Returns
+    -------
+    ReadStats
+        What all reads of these readers have cost.
+    """
+    stats = ReadStats()
+    opened: dict[int, FileRead] = {}
+
+    def read_of(number: int) -> FileRead:
+        if number not in opened:
+            opened[number] = reads[number]()
+        return opened[number]
+
+    ahead = ReadAhead(times, (partial(_extents, partial(read_of, number)) for number in range(len(reads))))
+    for number in range(len(reads)):
+        read_of(number).run(ahead)
+        stats.add(opened.pop(number).reader.stats)
+    return stats
+
+
+def hint_first(reads: Iterable[Callable[[], FileRead]], times: ReadTimes) -> None:
+    """Tell the storage about the first of some reads, which come later; parameters as in `run_reads`."""
+    ReadAhead(times, (partial(_extents, read) for read in reads)).hint()
+
+
+def _extents(read: Callable[[], FileRead]) -> Extents:
+    planned = read()
+    return planned.reader.plan(planned)

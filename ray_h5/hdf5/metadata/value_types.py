@@ -1,0 +1,140 @@
+"""The types of the values of a file. Many of its datasets share one, which is described once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hdf5.layout import Kind
+from ray_h5.hdf5.metadata.dtypes import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueType:
+    """The type of a value, as `ColumnLayout` has it.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        The dtype that h5py gives it.
+    plain : numpy.dtype
+        dtype of an element, without what h5py adds.
+    array_shape : tuple of int
+        The axes that an array type adds to a row.
+    zero : numpy.ndarray
+        0-d array of the plain dtype: a value of zero bytes.
+    kind, element, enum, odd_type, item_bytes
+        As in `ColumnLayout`.
+    """
+
+    dtype: np.dtype
+    plain: np.dtype
+    array_shape: tuple[int, ...]
+    zero: np.ndarray
+    kind: Kind
+    element: np.dtype | None
+    enum: tuple[tuple[str, int], ...]
+    odd_type: str
+    item_bytes: int
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the datasets of one file share.
+
+    Attributes
+    ----------
+    user_block : int
+        Size of the user block, in bytes.
+    address_bytes : int
+        Size of an address in the file, in bytes.
+    """
+
+    user_block: int
+    address_bytes: int
+    _types: dict[bytes, ValueType] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: h5py.HLObject) -> Shared:
+        """Return what the datasets of the file of `found` share."""
+        properties = h5py.h5i.get_file_id(found.id).get_create_plist()
+        return cls(int(properties.get_userblock()), int(properties.get_sizes()[0]))
+
+    def value_type(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        """Describe a type of the file.
+
+        Raises
+        ------
+        UnsupportedColumnError
+            If its values cannot be read as rows; `where` names the column.
+        """
+        key = type_id.encode()
+        if key not in self._types:
+            self._types[key] = self._described(type_id, where)
+        return self._types[key]
+
+    def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        dtype = _dtype(type_id, where)
+        element, array_shape = split_array(dtype)
+        kind = _kind_of(element, where)
+        return ValueType(
+            dtype,
+            plain_dtype(element),
+            tuple(int(n) for n in array_shape),
+            np.zeros((), plain_dtype(dtype)),
+            kind,
+            np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+            tuple(_enum(element)),
+            "" if dtype.hasobject else odd_type_of(type_id, dtype),
+            item_bytes(type_id, self.address_bytes),
+        )
+
+
+def _dtype(type_id: h5py.h5t.TypeID, where: str) -> np.dtype:
+    try:
+        return type_id.dtype
+    except TypeError as exc:
+        raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
+
+
+def _kind_of(element: np.dtype, where: str) -> Kind:
+    try:
+        return kind_of(element, where)
+    except UnsupportedColumnError as exc:
+        if h5py.check_ref_dtype(element) is None:
+            raise
+        raise without_rows(str(exc)) from None
+
+
+def without_rows(message: str) -> UnsupportedColumnError:
+    """Return the error of a dataset that has no rows."""
+    error = UnsupportedColumnError(message)
+    error.has_rows = False
+    return error
+
+
+def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
+    """Return the size of a value in the file. libhdf5's ``get_size`` is the size in memory."""
+    kind = type_id.get_class()
+    if kind == h5py.h5t.VLEN or (kind == h5py.h5t.STRING and type_id.is_variable_str()):
+        # A value of varying length is stored as its length, and its address and index in the global heap.
+        return 4 + int(address_bytes) + 4
+    if kind == h5py.h5t.ARRAY:
+        return math.prod(type_id.get_array_dims()) * item_bytes(type_id.get_super(), address_bytes)
+    if kind == h5py.h5t.COMPOUND:
+        fields = [type_id.get_member_type(i) for i in range(type_id.get_nmembers())]
+        return int(type_id.get_size()) + sum(item_bytes(each, address_bytes) - each.get_size() for each in fields)
+    return int(type_id.get_size())
+
+
+def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
+    dtype = np.dtype(h5py.check_vlen_dtype(dtype) or split_array(dtype)[0])
+    for name, value in (h5py.check_enum_dtype(dtype) or {}).items():
+        yield prefix + name, int(value)
+    for field_name in dtype.names or ():
+        yield from _enum(dtype[field_name], f"{prefix}{field_name}.")

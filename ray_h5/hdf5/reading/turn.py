@@ -1,0 +1,59 @@
+"""The turn: threads of a process that each read small rows do so one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from ray_h5.fork import PerProcess
+
+_PATIENCE_S = 0.1
+"""Longest wait for another thread. A list of short jobs takes a few milliseconds."""
+
+_turn = PerProcess(threading.Lock)
+
+
+class Turn:
+    """Lets one thread of the process at a time run short jobs.
+
+    A short job gives the interpreter's lock up for some microseconds, and Python hands it to another thread. To hand
+    it to and fro costs more than the second thread gains: epochs of small compressed chunks took 1.2 times the time
+    with two threads, and 1.4 times the CPU seconds (measured). So this is a lock that a thread keeps for all short
+    jobs of a read; it gives it up early where reads wait. It keeps no order and protects no data.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: threading.Lock | None = None
+
+    def take(self) -> None:
+        """Wait for the turn."""
+        lock = _turn.value
+        if not lock.acquire(timeout=_PATIENCE_S):
+            # The other thread may read from a mount that does not answer: from now on, threads wait for a new lock.
+            lock = _turn.value = threading.Lock()
+            lock.acquire()
+        self._held = lock
+
+    def give_up(self) -> None:
+        """Let other threads go on, if this one has the turn."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let other threads go on for a while, if this one has the turn."""
+        held = self._held is not None
+        self.give_up()
+        yield
+        if held:
+            self.take()
+
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *exc: object) -> None:
+        self.give_up()

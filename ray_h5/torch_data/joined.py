@@ -1,0 +1,214 @@
+"""Samples of several `H5Dataset`s as one dataset: what a `ConcatDataset`, a `Subset` or both of them chose."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.hdf5.buffers import empty
+from ray_h5.torch_data.batched import BatchedDataset, Many, check_indices
+from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.reading.samples import Sample
+
+
+class PartOfBatch(NamedTuple):
+    """The samples of a batch that are of one dataset."""
+
+    dataset: H5Dataset
+    places: np.ndarray
+    """Where in the batch they are, ascending."""
+    arrays: dict[str, np.ndarray]
+
+
+class JoinedDataset(BatchedDataset):
+    """The samples of a `ConcatDataset` or `Subset` of `H5Dataset`s, in the same order.
+
+    A batch is read by one call for each dataset that it has samples of.
+
+    Parameters
+    ----------
+    source : ConcatDataset or Subset
+        Of `H5Dataset`s, or again of such ones.
+
+    Raises
+    ------
+    OptionError
+        If another dataset is in it, or a subclass that makes samples itself.
+    """
+
+    def __init__(self, source: Dataset[Any]) -> None:
+        self.source = source
+        self._parts, self._positions = _flat(source)
+        self._stops = np.cumsum([len(part) for part in self._parts])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sample, as it is read; the most of all datasets."""
+        return max((part.row_bytes for part in self._parts), default=0)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether a dataset has a transform."""
+        return any(part.is_transformed for part in self._parts)
+
+    @property
+    def has_own_samples(self) -> bool:
+        """Whether a dataset is a subclass that makes samples or batches itself."""
+        return any(part.has_own_samples for part in self._parts)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def _several(self, indices: Many) -> Sequence[Any]:
+        wanted = check_indices(indices, len(self), type(self).__name__)
+        samples: list[Any] = [None] * len(wanted)
+        for part, places, rows in self._by_part(wanted):
+            for place, sample in zip(places, self._parts[part].__getitems__(rows), strict=True):
+                samples[place] = sample
+        return samples
+
+    def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[list[PartOfBatch]]:
+        """Read some batches, each dataset by one call; with `pinned`, into pinned memory."""
+        bounds = np.cumsum([0, *map(len, batches)])
+        found: list[list[PartOfBatch]] = [[] for _ in batches]
+        for number, places, rows in self._by_part(np.concatenate([np.asarray(each, np.int64) for each in batches])):
+            part = self._parts[number]
+            arrays = part.read(rows, part.new_pinned(len(rows)) if pinned else None)
+            cuts = np.searchsorted(places, bounds)
+            for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
+                if stop > start:
+                    mine = {name: values[start:stop] for name, values in arrays.items()}
+                    found[i].append(PartOfBatch(part, places[start:stop] - bounds[i], mine))
+        return found
+
+    def will_read(self, indices: np.ndarray) -> None:
+        """Take the hint that these samples are read next."""
+        for part, _, rows in self._by_part(indices):
+            self._parts[part].will_read(rows)
+
+    def samples(self, parts: Sequence[PartOfBatch]) -> Sequence[Any]:
+        """Return the samples of a batch that `read_batches` returned, transformed."""
+        if len(parts) == 1:
+            return parts[0].dataset.samples(parts[0].arrays)
+        samples: list[Any] = [None] * _count(parts)
+        for part in parts:
+            for place, sample in zip(part.places, part.dataset.samples(part.arrays), strict=True):
+                samples[place] = sample
+        return samples
+
+    def collate(self, parts: Sequence[PartOfBatch]) -> Any:
+        """Return the batch that a `DataLoader` would make of the samples in `parts`, transforms left out."""
+        wholes = [part.dataset.collate(part.arrays) for part in parts]
+        if len(wholes) == 1:
+            return wholes[0]
+        count, places = _count(parts), [part.places for part in parts]
+        return Sample((name, _merged([each[name] for each in wholes], places, count)) for name in wholes[0])
+
+    def check_alike(self) -> None:
+        """Raise a SchemaMismatchError unless batches of all datasets have the same columns, dtypes and shapes."""
+        described = [_described(part) for part in self._parts]
+        for number, found in enumerate(described):
+            for name in dict.fromkeys([*described[0], *found]):
+                first, here = (each.get(name, "missing") for each in (described[0], found))
+                if first != here:
+                    raise SchemaMismatchError(
+                        f"datasets 0 and {number} of the {type(self.source).__name__} do not make one batch: column "
+                        f"{name!r} is {first} in {self._parts[0]}, and {here} in {self._parts[number]}; choose columns="
+                        "[...] and dtypes={...} that all of them have"
+                    )
+
+    def _by_part(self, indices: np.ndarray) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield the number of each dataset that has samples among these, their places, and their indices there."""
+        positions = self._positions[indices]
+        parts = np.searchsorted(self._stops, positions, side="right")
+        for part in np.unique(parts).tolist():
+            places = np.flatnonzero(parts == part)
+            yield part, places, positions[places] - (self._stops[part] - len(self._parts[part]))
+
+    def __repr__(self) -> str:
+        return f"{type(self.source).__name__}({len(self)} samples of {', '.join(map(repr, self._parts))})"
+
+
+def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
+    """Return a dataset that loaders can read in threads.
+
+    Raises
+    ------
+    OptionError
+        If it is none of `H5Dataset`s.
+    """
+    return dataset if isinstance(dataset, (H5Dataset, JoinedDataset)) else JoinedDataset(dataset)
+
+
+def _flat(dataset: Dataset[Any]) -> tuple[list[H5Dataset], np.ndarray]:
+    """Return all datasets in `dataset`, and where its samples are in their concatenation."""
+    if isinstance(dataset, H5Dataset):
+        return [dataset], np.arange(len(dataset))
+    if isinstance(dataset, JoinedDataset):
+        return dataset._parts, dataset._positions
+    if _is(dataset, Subset):
+        parts, positions = _flat(dataset.dataset)
+        return parts, positions[check_indices(dataset.indices, len(positions), "Subset")]
+    if _is(dataset, ConcatDataset):
+        found: list[H5Dataset] = []
+        joined, total = [np.empty(0, np.int64)], 0
+        for each in dataset.datasets:
+            parts, positions = _flat(each)
+            found += parts
+            joined.append(positions + total)
+            total += sum(map(len, parts))
+        return found, np.concatenate(joined)
+    raise OptionError(
+        f"expected an H5Dataset, or a ConcatDataset or Subset of H5Datasets, found {type(dataset).__name__}. For any "
+        "other dataset write DataLoader(dataset, batch_size, sampler=OrderSampler(dataset))"
+    )
+
+
+def _is(dataset: Dataset[Any], kind: type[Any]) -> bool:
+    """Return whether a dataset is of a kind whose samples no subclass makes itself."""
+    methods = ("__getitem__", "__getitems__", "__len__")
+    return isinstance(dataset, kind) and all(
+        getattr(type(dataset), name, None) is getattr(kind, name, None) for name in methods
+    )
+
+
+def _count(parts: Sequence[PartOfBatch]) -> int:
+    return sum(len(part.places) for part in parts)
+
+
+def _merged(columns: Sequence[Any], places: Sequence[np.ndarray], count: int) -> Any:
+    """Return the values of a column of several datasets in the order of the batch."""
+    if isinstance(columns[0], torch.Tensor):
+        # By NumPy: torch splits even small copies over its threads, which wait for each other where CPUs are busy.
+        arrays = [_bits(values) for values in columns]
+        array = empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
+        for values, here in zip(arrays, places, strict=True):
+            array[here] = values
+        return torch.from_numpy(array).view(columns[0].dtype)
+    merged: list[Any] = [None] * count
+    for column, here in zip(columns, places, strict=True):
+        for place, value in zip(here, column, strict=True):
+            merged[place] = value
+    return merged
+
+
+def _bits(values: torch.Tensor) -> np.ndarray:
+    """Return the values of a tensor as an array; of bfloat16, which NumPy lacks, their bits."""
+    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def _described(part: H5Dataset) -> dict[str, str]:
+    """Return the columns of batches of a dataset, each with its dtype and shape as text."""
+    empty = part.collate(part.read(np.empty(0, np.int64)))
+    return {
+        name: f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape[1:])}"
+        if isinstance(values, torch.Tensor)
+        else "a list"
+        for name, values in empty.items()
+    }

@@ -1,0 +1,102 @@
+"""Types that are not compared: text that stands for times is parsed, and the rest is refused in our words."""
+
+import datetime as dt
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ray_h5.errors import PredicateError
+from ray_h5.planning.predicates.evaluate import evaluate
+from ray_h5.torch_data import H5Dataset, between, where
+
+DAYS = np.array(["2024-01-30", "2024-01-31", "2024-02-01", "NaT"], "M8[D]")
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        for unit in ("s", "ms", "us", "ns"):
+            values = (DAYS + np.timedelta64(12, "h")).astype(f"M8[{unit}]")
+            file.create_dataset(unit, data=values.astype(h5py.opaque_dtype(values.dtype)))
+        file.create_dataset("day", data=DAYS.astype(h5py.opaque_dtype(DAYS.dtype)))
+        file["text"] = np.array([str(day) for day in DAYS], dtype=h5py.string_dtype())
+        file["x"] = np.arange(4)
+        file["group"] = np.array([3, 10, 3, 4])
+        file["good"] = np.array([True, False, True, True])
+        file.create_dataset("list", (4,), h5py.vlen_dtype("f4"))
+    return path
+
+
+def rows(path, **criteria):
+    return H5Dataset(path, ["x"], where(**criteria)).selection.tolist()
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_text_is_parsed_where_a_column_holds_times(path, unit):
+    assert rows(path, **{unit: "2024-01-31T12"}) == [1]
+    assert rows(path, **{unit: "2024-01-31 12:00:00.000"}) == [1]
+    assert rows(path, **{unit: ["2024-01-30T12:00", "2024-02-01T12:00Z"]}) == [0, 2]
+    assert rows(path, **{unit: between("2024-01-31", None)}) == [1, 2]
+    assert rows(path, **{unit: between("2024-01-30 13:00", "2024-01-31T12:00:00")}) == [1]
+    assert rows(path, **{unit: between(None, "2024-02")}) == [0, 1]
+
+
+def test_days_and_text_of_days(path):
+    for name in ("day", "text"):
+        assert rows(path, **{name: "2024-01-31"}) == [1]
+        assert rows(path, **{name: {"2024-01-31", "2024-02-01"}}) == [1, 2]
+        assert rows(path, **{name: between("2024-01-31", "2024-02-01")}) == [1, 2]
+    assert rows(path, text="2024-01-31", x=1) == [1]
+    with pytest.raises(PredicateError, match="no sample matches"):
+        rows(path, text="2024-01-31T00:00")  # text is compared as text
+    assert H5Dataset(path, ["x"], ~where(day="2024-01-31") & where(x=between(0, 2))).selection.tolist() == [0, 2]
+
+
+TEXT = "(?s)predicate: .* cannot be evaluated on .*: column "
+REFUSED = {
+    "a number as text": ({"group": "3"}, "'group' holds numbers, .*: write 3 in place of '3'"),
+    "numbers as text": ({"group": between("3", None)}, "'group' holds numbers, .*: write 3 in place of '3'"),
+    "other text": ({"group": "train"}, "'group' holds numbers, which are compared with numbers only$"),
+    "text as a number": ({"text": 3}, "'text' holds text, .*: write '3' in place of 3"),
+    "text as numbers": ({"text": [7, 8]}, "'text' holds text, .*: write '7' in place of 7"),
+    "booleans": ({"good": "True"}, "'good' holds booleans, .*: write it without quotes"),
+    "booleans as fractions": ({"good": 0.5}, "'good' holds booleans, which are compared with True and False only"),
+    "a list": ({"list": 3}, "'list' holds a list a row, and a predicate compares one value a row"),
+    "a list and text": ({"list": "a"}, "'list' holds a list a row"),
+    "times": ({"s": "yesterday"}, "'s' holds times, .* text such as '2024-01-31'"),
+    "times as numbers": ({"s": between(3, None)}, "'s' holds times"),
+    "no such day": ({"day": "2024-02-31"}, "'day' holds times"),
+    "numbers as times": ({"x": dt.datetime(2024, 1, 1)}, "'x' holds numbers"),
+    "numbers as text of times": ({"x": "2024-01-01"}, "'x' holds numbers"),
+}
+
+
+@pytest.mark.parametrize(("criteria", "message"), REFUSED.values(), ids=REFUSED)
+def test_the_rest_is_refused_in_our_words(path, criteria, message):
+    with pytest.raises(PredicateError, match=TEXT + message) as caught:
+        rows(path, **criteria)
+    assert "kernel" not in str(caught.value)
+
+
+def test_no_pair_of_types_speaks_of_kernels():
+    columns = [
+        pa.array([1, 2]), pa.array([1.0, 2]), pa.array(["a", "b"], pa.large_string()), pa.array([True, False]),
+        pa.array(np.array([1, 2], "M8[s]")), pa.array(np.array([1, 2], "m8[s]")), pa.array([[1.0], []]),
+        pa.array([{"a": 1}] * 2), pa.array([b"12", b"34"], pa.binary(2)), pa.array(np.array([1, 2], "f2")),
+    ]  # fmt: skip
+    values = [3, 1.5, "10", "b", True, dt.datetime(1970, 1, 1), dt.timedelta(1), b"1"]
+    for column in columns:
+        for value in values:
+            for wanted in (value, [value], between(value, None)):
+                assert "column 'c' holds" in (said(wanted, column) or "column 'c' holds"), (column.type, wanted)
+
+
+def said(wanted, column):
+    try:
+        evaluate(where(c=wanted), {"c": column}, 2)
+    except PredicateError as exc:
+        return str(exc)
+    return None

@@ -1,0 +1,77 @@
+"""ray_h5.quiet: the messages of a program and of this package are seen, and Ray's are few."""
+
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from ray.exceptions import RayTaskError, UserCodeException
+
+from ray_h5.errors import CorruptChunkError, StaleIndexError
+from ray_h5.ray_data.internals.noise import own_error
+from ray_h5.ray_data.quiet import short_text
+
+PROGRAM = """
+import os, sys
+import ray, ray_h5
+ray_h5.quiet()
+ray.init(address="local", num_cpus=2, object_store_memory=128 << 20, include_dashboard=False)
+ds = ray_h5.read_h5("a.h5", shuffle=True)
+print(ds.count())
+print(sum(len(batch["x"]) for batch in ds.iter_batches()))
+try:
+    ds.filter(expr=ray_h5.where(zz=3)).count()
+except ray_h5.RayH5Error as exc:
+    print("caught", exc)
+os.utime("a.h5", (1, 1))
+for batch in ds.iter_batches():  # this line fails
+    pass
+"""
+
+
+def test_a_program_shows_its_own_lines_and_our_errors(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((100, 3), "f4")
+        file["odd"] = np.zeros((100, 3), "S3")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    found = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.returncode == 1
+    assert found.stdout.splitlines()[:2] == ["100", "100"], found.stdout
+    assert found.stdout.splitlines()[2].startswith("caught ")
+    lines = found.stderr.splitlines()
+    assert lines[0].startswith("ray_h5: shuffle=True: seed ")
+    assert lines[1].startswith("ray_h5: warning: left out 1 of 2 columns: odd")
+    assert lines[2].startswith("ray_h5: reading 100 of 100 rows in blocks of ")
+    assert lines[3] == "Traceback (most recent call last):"
+    assert [line for line in lines if "this line fails" in line]
+    (last,) = [line for line in lines if line.startswith("ray_h5.errors.StaleIndexError: ")]
+    assert lines.index(last) == 6
+    assert len(lines) < 12, found.stderr
+
+
+def wrapped(error, kind=RayTaskError):
+    return kind("read", "a stack trace of many lines", error).as_instanceof_cause()
+
+
+OWN = CorruptChunkError("a.h5: column 'x': chunk 3 is damaged")
+
+
+@pytest.mark.parametrize("error", [OWN, wrapped(OWN), wrapped(wrapped(OWN))])
+def test_our_error_is_found_and_shown_alone(error):
+    assert own_error(error) is OWN
+    assert short_text(error, None) == "ray_h5.errors.CorruptChunkError: a.h5: column 'x': chunk 3 is damaged\n"
+
+
+def test_our_error_below_an_error_of_user_code():
+    error = UserCodeException()
+    error.__cause__ = StaleIndexError("a.h5: changed")
+    assert str(own_error(error)) == "a.h5: changed"
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), wrapped(ValueError("x")), KeyboardInterrupt()])
+def test_other_errors_are_shown_as_ever(error):
+    assert own_error(error) is None
+    assert short_text(error, None) is None
