@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
 
@@ -157,8 +157,14 @@ class Segments:
         return tuple(int(n) if alike else None for n, alike in zip(there[0], same, strict=True))
 
     @property
+    def unit(self) -> ColumnLayout:
+        """A layout with the type of all segments, and the shape of a unit of the first class."""
+        return replace(self.layouts[0], stored_dtype=self.dtype) if len(self.layouts) > 1 else self.layouts[0]
+
+    @property
     def dtype(self) -> np.dtype:
-        return self.layouts[0].dtype
+        """Dtype of an array that holds values of all segments. Texts may have several lengths."""
+        return np.result_type(*(layout.dtype for layout in self.layouts))
 
     def segments_of(self, units: np.ndarray) -> np.ndarray:
         """Return the segment of each unit."""

@@ -18,16 +18,22 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.column import describe_column
-from ray_h5.hdf5.metadata.links import Trail, open_object
+from ray_h5.hdf5.metadata.links import Trail, open_object, stored_name
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.tree import H5Tree
 from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Segments
-from ray_h5.messages import few, near_names, printable
+from ray_h5.messages import few, near_names
 
 _MAX_DEPTH = 32
 """Depth of groups below a matching group, or of a pattern."""
 
-_DIGITS = re.compile(r"(\d+)")
+_MAX_ALIASES = 1 << 13
+"""Names in groups that are listed again under another name. A few dozen links can make any number of these."""
+
+_MAX_VALUES = 1 << 62
+"""Values of a column, in all groups: above this, int64 cannot number them."""
+
+_DIGITS = re.compile(r"([0-9]+)")
 _MAX_SHOWN = 5
 _PROBED_NAMES = 1000
 
@@ -35,8 +41,9 @@ _PROBED_NAMES = 1000
 def natural_key(name: str) -> tuple[Any, ...]:
     """Return a key that sorts ``demo_2`` before ``demo_10``. No two names have the same key."""
     parts = _DIGITS.split(name)
-    # Text and digits alternate, so parts at one position are of one type.
-    return (*(int(part) if i % 2 else part for i, part in enumerate(parts)), name)
+    # Text and digits alternate, so parts at one position are of one type. A number with more digits is larger; Python
+    # refuses to convert thousands of digits.
+    return tuple((len(part.lstrip("0")), part.lstrip("0")) if i % 2 else part for i, part in enumerate(parts)), name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +104,16 @@ class _Class:
 
     type_id: h5py.h5t.TypeID
     properties: h5py.h5p.PropDCID
-    growing: tuple[bool, ...]
     layout: ColumnLayout
     array_shape: tuple[int, ...]
     number: int
 
-    def holds(self, dataset: h5py.h5d.DatasetID, dims: tuple[int, ...], growing: tuple[bool, ...]) -> bool:
-        return (
-            len(dims) == len(self.growing)
-            and (self.layout.storage != "chunked" or growing == self.growing)
-            and bool(dataset.get_type().equal(self.type_id))
-            and bool(dataset.get_create_plist().equal(self.properties))
-        )
+    def holds(self, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID) -> bool:
+        return bool(dataset.get_type().equal(self.type_id)) and bool(properties.equal(self.properties))
+
+
+_Alike = tuple[tuple[bool, ...], tuple[int, ...] | None]
+"""Which axes of a dataset can grow, and the shape of a chunk: datasets of one class agree in them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,52 +126,78 @@ class _Builder:
     class_of: list[int] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    classes: list[_Class] = field(default_factory=list)
+    classes: dict[_Alike, list[_Class]] = field(default_factory=dict)
+    first: _Class | None = None
+    axes: int = 0
     by_unit: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
     layouts: list[ColumnLayout] = field(default_factory=list)
 
     def add(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
         """Add a dataset as the next segment."""
+        properties = dataset.get_create_plist()
+        if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
+            # Before its shape is asked for: libhdf5 would open the other files.
+            raise UnsupportedColumnError(
+                f"{self.path}: {path!r} has its values in other datasets or files (virtual dataset or external "
+                "storage), which rows that are groups cannot have. Copy them into the file, or leave the column out."
+            )
         space = dataset.get_space()
         if space.get_simple_extent_type() == h5py.h5s.NULL:
             raise UnsupportedColumnError(f"{self.path}: {path!r} has an empty (null) dataspace, and no values")
         dims = space.get_simple_extent_dims()
         growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
-        found = next((each for each in self.classes if each.holds(dataset, dims, growing)), None)
+        chunked = properties.get_layout() == h5py.h5d.CHUNKED
+        alike = (growing, properties.get_chunk()) if chunked else ((False,) * len(dims), None)
+        candidates = self.classes.setdefault(alike, [])
+        found = next((each for each in candidates if each.holds(dataset, properties)), None)
         if found is None:
-            found = self._described(path, dataset, dims, growing)
+            found = self._described(path, dataset, len(dims))
+            candidates.append(found)
         shape = (*dims, *found.array_shape)
-        unit = (found.number, shape[1:])
+        row_shape = shape[1:] if dims else shape
+        unit = (found.number, row_shape)
         if unit not in self.by_unit:
             self.by_unit[unit] = len(self.layouts)
-            self.layouts.append(replace(found.layout, name=self.name, shape=(1, *shape[1:]), offset=None))
+            self.layouts.append(replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None))
         self.paths.append(path)
         self.class_of.append(self.by_unit[unit])
         self.shapes.append(shape)
         offset = dataset.get_offset() if found.layout.storage == "contiguous" else None
         self.offsets.append(NOT_WRITTEN if offset is None else offset)
 
-    def _described(
-        self, path: str, dataset: h5py.h5d.DatasetID, dims: tuple[int, ...], growing: tuple[bool, ...]
-    ) -> _Class:
+    def _described(self, path: str, dataset: h5py.h5d.DatasetID, axes: int) -> _Class:
         opened = h5py.Dataset(dataset, readonly=True)
         layout = describe_column(opened, path, path=self.path, at_home=True, sources=(), single_ok=True)
-        array_shape = layout.shape[max(1, len(dims)) :]
-        if self.classes:
-            self._check_same(layout, len(dims), path)
-        found = _Class(dataset.get_type(), dataset.get_create_plist(), growing, layout, array_shape, len(self.classes))
-        self.classes.append(found)
+        array_shape = layout.shape[max(1, axes) :]
+        number = sum(map(len, self.classes.values()))
+        found = _Class(dataset.get_type(), dataset.get_create_plist(), layout, array_shape, number)
+        if self.first is None:
+            self.first, self.axes = found, axes
+        self._check_same(found, axes, path)
         return found
 
-    def _check_same(self, layout: ColumnLayout, axes: int, path: str) -> None:
-        first = self.classes[0]
-        expected = f"{first.layout.dtype} with {len(first.growing)} axes"
-        found = f"{layout.dtype} with {axes} axes"
-        if layout.kind != first.layout.kind or expected != found:
+    def _check_same(self, found: _Class, axes: int, path: str) -> None:
+        assert self.first is not None
+        one, other = self.first.layout, found.layout
+        # Texts of other lengths are texts.
+        alike = one.kind == other.kind and (one.dtype == other.dtype or one.kind == "string")
+        if alike and axes == self.axes and len(found.array_shape) == len(self.first.array_shape):
+            self._check_enum(other, path)
+            return
+        raise SchemaMismatchError(
+            f"{self.path}: column {self.name!r}: expected {_described_type(self.first, self.axes)}, as in "
+            f"{self._first_path!r}, found {_described_type(found, axes)} in {path!r}. Rows may differ in length, not "
+            "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
+            "columns=[...]."
+        )
+
+    def _check_enum(self, layout: ColumnLayout, path: str) -> None:
+        assert self.first is not None
+        if sorted(layout.enum) != sorted(self.first.layout.enum):
             raise SchemaMismatchError(
-                f"{self.path}: column {self.name!r}: expected {expected}, as in {self._first_path!r}, found {found} "
-                f"in {path!r}. Rows may differ in length, not in dtype or number of axes: choose groups that agree "
-                "with the pattern, or leave the column out with columns=[...]."
+                f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.enum)}, that of "
+                f"{self._first_path!r} is {dict(self.first.layout.enum)}: their integers mean other things. Leave the "
+                "column out with columns=[...], or write one enum."
             )
 
     @property
@@ -174,9 +205,13 @@ class _Builder:
         return next(path for path in self.paths if path is not None)
 
     def segments(self) -> Segments:
-        axes = max(len(shape) for shape in self.shapes)
-        shapes = np.array(self.shapes, np.int64).reshape(len(self.shapes), axes)
-        single = not self.classes[0].growing
+        shapes = np.array(self.shapes, np.int64).reshape(len(self.shapes), len(self.shapes[0]))
+        single = not self.axes
+        if not single and shapes[:, 0].astype(np.float64).sum() >= _MAX_VALUES:
+            raise CorruptFileError(
+                f"{self.path}: column {self.name!r}: its datasets have {shapes[:, 0].astype(np.float64).sum():.0f} "
+                "values along the first axis, more than a file can hold: its metadata is damaged"
+            )
         return Segments(
             self.name,
             tuple(self.paths),
@@ -188,6 +223,34 @@ class _Builder:
         )
 
 
+def _described_type(found: _Class, axes: int) -> str:
+    array = f" of shape {found.array_shape}" if found.array_shape else ""
+    return f"{found.layout.dtype}{array} with {axes} axes"
+
+
+class _Listed:
+    """Counts groups that are listed again by another name: links may lead to a group on very many ways."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._groups: set[int] = set()
+        self._aliases = 0
+
+    def add(self, group: h5py.h5g.GroupID, prefix: str, depth: int, names: int) -> None:
+        """Count the names in a group; raise if links lead on without end."""
+        address = h5py.h5o.get_info(group).addr
+        if address in self._groups:
+            self._aliases += names
+        self._groups.add(address)
+        if depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
+            what = f"{_MAX_DEPTH} nested groups" if depth > _MAX_DEPTH else f"{_MAX_ALIASES} names by other names"
+            raise CorruptFileError(
+                f"{self._path}: more than {what} at {prefix[:200]!r}: a link leads back to a group above it, or many "
+                "links to the same groups. Write the levels of the pattern one by one, without '**', and name columns "
+                "with columns=[...]."
+            )
+
+
 class _Walk:
     def __init__(self, tree: H5Tree, pattern: GroupPattern, wanted: frozenset[str] | None) -> None:
         self._tree = tree
@@ -195,6 +258,7 @@ class _Walk:
         self._wanted = wanted
         self._kinds: dict[str, type] = {}
         self._builders: dict[str, _Builder] = {}
+        self._listed = _Listed(tree.path)
         self.refused: dict[str, RayH5Error] = {}
 
     @property
@@ -203,7 +267,8 @@ class _Walk:
 
     def table(self) -> GroupTable:
         root, trail = self._tree.enter()
-        parts = [part for part in self._pattern.pattern.split("/") if part]
+        given = [part for part in self._pattern.pattern.split("/") if part]
+        parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
         if len(parts) > _MAX_DEPTH:
             raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
         found = list(dict(self._matches(root, trail, "", parts, 0)).items())
@@ -244,7 +309,8 @@ class _Walk:
         if _is_glob(part):
             names = [name for name in self._names(group, prefix) if fnmatch.fnmatchcase(name, part)]
         else:
-            names = [part] if group.id.links.exists(part.encode()) else []
+            stored = stored_name(part)
+            names = [part] if stored is not None and group.id.links.exists(stored) else []
         for name in names:
             if not rest:
                 yield prefix + name, (group, trail)
@@ -257,12 +323,9 @@ class _Walk:
     def _groups_in(
         self, group: h5py.Group, trail: Trail, prefix: str, depth: int
     ) -> Iterator[tuple[str, h5py.Group, Trail]]:
-        if depth > _MAX_DEPTH:
-            raise CorruptFileError(
-                f"{self._path}: more than {_MAX_DEPTH} nested groups at {prefix[:200]!r}; a link may lead back to a "
-                "group above it. Write the levels of the pattern one by one, without '**'."
-            )
-        for name in self._names(group, prefix):
+        names = self._names(group, prefix)
+        self._listed.add(group.id, prefix, depth, len(names))
+        for name in names:
             to_it = trail.branch()
             found = to_it.take(group, name, prefix + name)
             if isinstance(found, h5py.Group):
@@ -280,7 +343,7 @@ class _Walk:
             links.iterate(found.append, idx_type=h5py.h5.INDEX_CRT_ORDER)
         else:
             links.iterate(found.append)
-        return [_decoded(self._path, prefix, name) for name in found]
+        return [_decoded(self._path, group.id, name) for name in found]
 
     def _nothing(self, root: h5py.Group) -> UnknownColumnError:
         there: list[str] = []
@@ -328,7 +391,7 @@ class _Walk:
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
         found = 0
-        for column, dataset in self._members(group, "", 0):
+        for column, dataset in self._members(group, "", 0, _Listed(self._path)):
             self._add(column, f"{name}/{column}", dataset, number)
             found += 1
         if not found and self._wanted is None:
@@ -367,20 +430,22 @@ class _Walk:
             "that all of them have with columns=[...], or groups that agree with the pattern."
         )
 
-    def _members(self, group: h5py.h5g.GroupID, prefix: str, depth: int) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+    def _members(
+        self, group: h5py.h5g.GroupID, prefix: str, depth: int, listed: _Listed
+    ) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
         """Yield the datasets below a group, with their names."""
-        if depth > _MAX_DEPTH:
-            raise CorruptFileError(f"{self._path}: more than {_MAX_DEPTH} nested groups at {prefix[:200]!r}")
         found: list[tuple[bytes, int]] = []
         group.links.iterate(lambda name, info: found.append((name, info.type)), info=True)
+        if depth:
+            listed.add(group, prefix, depth, len(found))
         for raw, link_type in found:
-            path = prefix + _decoded(self._path, prefix, raw)
+            path = prefix + _decoded(self._path, group, raw)
             if not self._leads_to_wanted(path):
                 continue
             opened = self._member(group, raw, path, hard=link_type == h5py.h5l.TYPE_HARD)
             self._kinds[path] = type(opened)
             if isinstance(opened, h5py.h5g.GroupID):
-                yield from self._members(opened, path + "/", depth + 1)
+                yield from self._members(opened, path + "/", depth + 1, listed)
             elif isinstance(opened, h5py.h5d.DatasetID) and (self._wanted is None or path in self._wanted):
                 yield path, opened
 
@@ -416,6 +481,10 @@ class _Attribute:
                 f"{near_names(self.name, _attribute_names(opened))}"
             )
         found = h5py.h5a.open(opened, name)
+        if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+            raise UnsupportedColumnError(
+                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text"
+            )
         if self._type is None or not found.get_type().equal(self._type):
             self._prepare(group, found)
         assert self._read is not None
@@ -446,7 +515,14 @@ class _Attribute:
             raise SchemaMismatchError(
                 f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
             )
-        return np.array(self._values)
+        dtype = np.result_type(*{value.dtype for value in self._values})
+        values = np.array(self._values, dtype)
+        if values.tolist() != [value.item() for value in self._values] and not np.isnan(values).any():
+            raise SchemaMismatchError(
+                f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the dtype "
+                "of all of them together; leave it out"
+            )
+        return values
 
 
 def _is_plain(dtype: np.dtype) -> bool:
@@ -468,14 +544,14 @@ def _is_glob(part: str) -> bool:
     return any(each in part for each in "*?[")
 
 
-def _decoded(path: str, prefix: str, name: bytes) -> str:
+def _decoded(path: str, group: h5py.h5g.GroupID, name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        shown = printable(prefix + name.decode(errors="backslashreplace"))
+        above = (h5py.h5i.get_name(group) or b"/").decode(errors="backslashreplace")
         raise UnsupportedColumnError(
-            f"{path}: {shown} is a name that is not UTF-8. Rename it with h5py: "
-            f" file[{'/' + prefix.strip('/')!r}].move({name!r}, 'new name')."
+            f"{path}: group {above!r} has a name that is not UTF-8, {name!r}. Rename it with h5py: "
+            f"file[{above!r}].move({name!r}, 'new name')."
         ) from None
 
 

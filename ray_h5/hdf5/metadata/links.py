@@ -78,7 +78,7 @@ class Trail:
         here = start
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
-            name = _stored_name(part)
+            name = stored_name(part)
             with translated(self.path, f"looking up {part!r}"):
                 if name is None or not here.id.links.exists(name):
                     where = where or f"below group {self.access.group!r}"
@@ -172,7 +172,7 @@ class Trail:
         return found
 
 
-def _stored_name(name: str) -> bytes | None:
+def stored_name(name: str) -> bytes | None:
     """Return a name as a file stores it; None if no file can: libhdf5 would stop reading at a NUL."""
     try:
         return None if "\0" in name else name.encode()

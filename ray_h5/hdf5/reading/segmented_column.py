@@ -103,6 +103,8 @@ class SegmentedColumn:
 
     def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         layout = self._segments.layouts[number]
+        if not layout.row_bytes:
+            return []
         if not layout.direct:
             return self._h5py_jobs(request.listed(), out, library)
         if layout.storage == "contiguous":
@@ -115,13 +117,10 @@ class SegmentedColumn:
         at = self._segments.segments_of(request.rows)
         bases = self._segments.offsets[at]
         offsets = bases + (request.rows - self._segments.starts[at]) * layout.row_bytes
-        if (missing := bases == NOT_WRITTEN).any():
-            empty = DirectColumn(self._path, layout, self._byte_source, None)
-            jobs = empty.jobs(request.select(missing), out, library)
-            return jobs + DirectColumn(self._path, layout, self._byte_source, None).copy_rows(
-                request.select(~missing), offsets[~missing], out
-            )
-        return DirectColumn(self._path, layout, self._byte_source, None).copy_rows(request, offsets, out)
+        column = DirectColumn(self._path, layout, self._byte_source, None)
+        absent = bases == NOT_WRITTEN
+        jobs = column.jobs(request.select(absent), out, library)  # a layout without an offset: the fill value
+        return jobs if absent.all() else jobs + column.copy_rows(request.select(~absent), offsets[~absent], out)
 
     def _chunked_jobs(self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work for the segments concerned, as one column: each segment begins with a chunk."""

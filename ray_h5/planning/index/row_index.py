@@ -31,6 +31,7 @@ from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.rows.space import RowTable
+from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import check_regular_file, identity_now
@@ -256,6 +257,8 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
     tables = () if lookup.scope.by_axis else tuple(each.table for each in facts)
+    if lookup.scope.windows is not None:
+        check_any_row(paths, tables, lookup.scope.windows)
     return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)), tables)
 
 

@@ -115,7 +115,7 @@ class SegmentColumn:
         return self.segments.common_shape
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
-        stored = self.segments.layouts[0]
+        stored = self.segments.unit
         if self.segments.single or (None not in self.shape and stored.kind in {"number", "bool"}):
             shape = tuple(int(n or 0) for n in self.shape)
             return _layout(self.name, stored, (num_rows, *shape), 1, path)

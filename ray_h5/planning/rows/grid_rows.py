@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnErro
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.grid_column import GridAddress, is_in_order
+from ray_h5.messages import few
 from ray_h5.planning.rows.columns import UnitColumn, ValuesColumn
 from ray_h5.planning.rows.kinds import Grid
 from ray_h5.planning.rows.space import Column, Listing, RowTable, Steps
@@ -30,15 +31,13 @@ class GridRows:
         The open file.
     kind : Grid
         How many axes, and which columns have other ones.
-    names : tuple of str, optional
-        The columns that were asked for; None for all.
     """
 
-    def __init__(self, reader: RowReader, kind: Grid, names: tuple[str, ...] | None) -> None:
+    def __init__(self, reader: RowReader, kind: Grid) -> None:
         self._reader = reader
         self._kind = kind
-        self._asked = names
         self._lengths: tuple[int, ...] | None = None
+        self._value_shapes: set[tuple[int, ...]] = set()
 
     @property
     def num_rows(self) -> int:
@@ -56,20 +55,29 @@ class GridRows:
         return self._lengths
 
     def _common_lengths(self) -> tuple[int, ...]:
-        axes, named = self._kind.axes, self._kind.row_axes
-        layouts = self._reader.columns if self._asked is None else self._reader.find(self._asked, missing_ok=True)
-        partial = {name for name, own in named.items() if len(own) < axes}
-        found = Counter(
-            each.shape[:axes] for name, each in layouts.items() if len(each.shape) >= axes and name not in partial
-        )
-        if not found and self._asked is not None:
-            found = Counter(each.shape[:axes] for each in self._reader.columns.values() if len(each.shape) >= axes)
-        if not found:
-            shapes = ", ".join(f"{name} {each.shape}" for name, each in list(layouts.items())[:5])
+        """Return the lengths of the row axes: those of the columns with the most axes."""
+        axes, own = self._kind.axes, self._kind.row_axes
+        layouts = {name.strip("/"): each for name, each in self._reader.columns.items()}
+        self._reader.find([name for name in own if name not in layouts])  # raises for a name that does not exist
+        full = [
+            each for name, each in layouts.items() if len(each.shape) >= axes and len(own.get(name, each.shape)) >= axes
+        ]
+        if not full:
+            shapes = few([f"{name} {each.shape}" for name, each in layouts.items()])
             raise UnsupportedColumnError(
                 f"{self._reader.path}: Grid(axes={axes}): no column has {axes} axes or more: {shapes}"
             )
-        (lengths, _), *_ = found.most_common(1)
+        most = max(len(each.shape) for each in full)
+        largest = [each for each in full if len(each.shape) == most or each.name.strip("/") in own]
+        lengths = largest[0].shape[:axes]
+        for each in largest:
+            if each.shape[:axes] != lengths:
+                raise SchemaMismatchError(
+                    f"{self._reader.path}: Grid(axes={axes}): {largest[0].name!r} has shape {largest[0].shape}, and "
+                    f"{each.name!r} has {each.shape}: their row axes differ. Say which row axes a column has, such as "
+                    f"Grid({axes}, of={{{each.name!r}: ()}}) for a constant, or choose a group with group=."
+                )
+        self._value_shapes = {each.shape[axes:] for each in full if each.shape[:axes] == lengths}
         return tuple(lengths)
 
     def listing(self) -> Listing:
@@ -80,7 +88,7 @@ class GridRows:
             except RayH5Error as exc:
                 refused[name] = exc
                 continue
-            if not axes and name not in self._kind.row_axes and _bytes(layout) > _MOST_CONSTANT_BYTES:
+            if not axes and name.strip("/") not in self._kind.row_axes and _bytes(layout) > _MOST_CONSTANT_BYTES:
                 refused[name] = UnsupportedColumnError(
                     f"{layout.where} is a constant of {_bytes(layout)} bytes, of which each row would have a copy. "
                     "Name it in columns=[...] to get it."
@@ -125,8 +133,8 @@ class GridRows:
     def _axes_of(self, layout: ColumnLayout) -> tuple[int, ...]:
         """Return the row axes that a column has: as the user says, or the one reading that fits."""
         lengths, count = self.lengths, self._kind.axes
-        if layout.name in self._kind.row_axes:
-            axes = self._kind.row_axes[layout.name]
+        if (named := layout.name.strip("/")) in self._kind.row_axes:
+            axes = self._kind.row_axes[named]
             expected = tuple(lengths[axis] for axis in axes)
             if layout.shape[: len(axes)] != expected:
                 raise SchemaMismatchError(
@@ -134,21 +142,33 @@ class GridRows:
                     f"{expected}"
                 )
             return axes
-        if layout.shape[:count] == lengths:
-            return tuple(range(count))
-        fits = [(axis,) for axis in range(count) if layout.shape[:1] == (lengths[axis],)]
-        if len(fits) > 1:
-            raise UnsupportedColumnError(
-                f"{layout.where} has shape {layout.shape}, and may have row axis "
-                f"{' or '.join(str(axis) for (axis,) in fits)}: both have {layout.shape[0]} entries. Say which with "
-                f"Grid({count}, of={{{layout.name!r}: {fits[0]}}})."
-            )
-        if fits and layout.num_rows in layout.shape[1:]:
-            raise UnsupportedColumnError(
-                f"{layout.where} has shape {layout.shape}, of which more than one axis may be a row axis. Say which "
-                f"with Grid({count}, of={{{layout.name!r}: {fits[0]}}})."
-            )
-        return fits[0] if fits else ()
+        readings = [
+            axes
+            for size in range(min(count, len(layout.shape)) + 1)
+            for axes in combinations(range(count), size)
+            if layout.shape[:size] == tuple(lengths[axis] for axis in axes)
+        ]
+        # What is left of the shape should be of the axes that the values of other columns have.
+        known = [axes for axes in readings if self._is_of_values(layout.shape[len(axes) :])]
+        fits = known or [
+            axes
+            for axes in readings
+            if axes and not any(axes == other[: len(axes)] for other in readings if len(other) > len(axes))
+        ]
+        if len(fits) == 1 and (known or layout.shape[0] not in layout.shape[len(fits[0]) :]):
+            return fits[0]
+        if not fits and len(layout.shape) == 1:
+            return ()
+        others = " or ".join(map(str, fits)) or "()"
+        example = fits[0] if fits else ()
+        raise UnsupportedColumnError(
+            f"{layout.where} has shape {layout.shape}, where the row axes have {lengths} entries: it may have the row "
+            f"axes {others}. Say which with Grid({count}, of={{{layout.name!r}: {example}}}); () stands for a constant."
+        )
+
+    def _is_of_values(self, shape: tuple[int, ...]) -> bool:
+        """Return whether axes of these lengths are, in this order, among the axes of values of a column."""
+        return any(_is_part(shape, whole) for whole in self._value_shapes) or not shape
 
     def _chunk_rows(self, layout: ColumnLayout) -> int:
         """Return the rows, in C order, that hold whole chunks."""
@@ -195,11 +215,11 @@ class GridRows:
         starts = self._along(episodes * self.lengths[-1], axes)
         return Steps(self._address(name, axes), _unit(layout, len(axes)), starts, per_chunk)
 
+    def is_step(self, name: str) -> bool:
+        return self._axis_of(name) == self._kind.axes - 1
+
     def constant(self, name: str) -> Column:
         if (axis := self._axis_of(name)) is not None:
-            last = self._kind.axes - 1
-            if axis == last:
-                return ValuesColumn(name, "number", lambda rows: rows, _INT64)  # replaced by the step
             return ValuesColumn(name, "number", lambda rows: np.unravel_index(rows, self.lengths[:-1])[axis], _INT64)
         layout = self._reader.find([name])[name]
         axes = self._axes_of(layout)
@@ -219,6 +239,11 @@ class GridRows:
 
 
 _INT64 = np.dtype(np.int64)
+
+
+def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    left = iter(whole)
+    return all(length in left for length in shape)
 
 
 def _unit(layout: ColumnLayout, axes: int) -> ColumnLayout:

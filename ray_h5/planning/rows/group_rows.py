@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import Kind
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.segments import GroupTable, Segments, Texts
@@ -63,6 +63,11 @@ class GroupRows:
     def listing(self) -> Listing:
         if not self._listed:
             table, refused = self._reader.group_table(self._kind.in_file)
+            if doubles := [name for name in self._own_names() if name in table.columns]:
+                raise OptionError(
+                    f"{self._reader.path}: {doubles[0]!r} is a dataset of the groups {self._kind.pattern!r}, and "
+                    "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
+                )
             self._groups, self._refused, self._listed = table, dict(refused), True
         names = [*self._own_names(), *self._known.columns]
         return Listing(tuple(dict.fromkeys(names)), self._refused)
@@ -131,6 +136,12 @@ class GroupRows:
                 f"{self._reader.path}: Windows: column {name!r} has a single value in each group, and no axis of time. "
                 "Leave it out of the offsets: each row then has the value of its episode."
             )
+        if segments.unit_shape is None:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: Windows: the steps of column {name!r} have other shapes in other groups, such "
+                f"as {segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}; windows are of steps of one "
+                "shape. Choose groups that agree with the pattern, or leave the column out of the offsets."
+            )
         return segments.lengths
 
     def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
@@ -154,7 +165,10 @@ class GroupRows:
             return None
         if self._episode_length is None and np.any(segments.lengths != lengths):
             return None
-        return Steps(segments, segments.layouts[0], segments.starts[:-1], segments.layouts[0].chunk_rows)
+        return Steps(segments, segments.unit, segments.starts[:-1], max(each.chunk_rows for each in segments.layouts))
+
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+        return False
 
     def constant(self, name: str) -> Column:
         return self.column(name)

@@ -12,12 +12,15 @@ import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.metadata.groups import GroupPattern
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, is_integer, is_number
 
 Pad: TypeAlias = Literal["edge", "zero", "drop"]
 _PADS = ("edge", "zero", "drop")
 _MOST_SECONDS_OFF = 1e-4
 """How far an offset in seconds may be from a step: the tolerance of LeRobot's ``delta_timestamps``."""
+
+_MOST_STEPS = 1 << 40
+"""No file has episodes this long. Sums of steps and offsets below it fit into int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,11 @@ class Groups:
         for each in self.attrs:
             if not isinstance(each, str):
                 raise OptionError(f"Groups: attrs: expected names of attributes, found {each!r}")
-        if self.key is not None and not isinstance(self.key, str):
+        if self.key is not None and not (isinstance(self.key, str) and self.key):
             raise OptionError(f"Groups: key={self.key!r}: expected the name of a column")
+        own = [*self.attrs, *([] if self.key is None else [self.key])]
+        if len(set(own)) < len(own):
+            raise OptionError(f"Groups: attrs={self.attrs}, key={self.key!r}: expected names that differ")
         if self.order not in {"name", "creation"}:
             raise OptionError(f"Groups: order={self.order!r}: expected 'name' or 'creation'")
         if not isinstance(self.name, str) or not self.name:
@@ -115,13 +121,15 @@ class Grid:
             raise OptionError(f"Grid: of={given!r}: expected {{column: row axes}}, such as {{'time': (1,)}}")
         known = []
         for name, axes in given.items():
+            if not isinstance(name, str):
+                raise OptionError(f"Grid: of={given!r}: expected names of columns, found {name!r}")
             wanted: tuple[Any, ...] = tuple(axes) if isinstance(axes, Iterable) else (axes,)
             if list(wanted) != sorted({each for each in wanted if isinstance(each, int) and 0 <= each < self.axes}):
                 raise OptionError(
                     f"Grid: of={{{name!r}: {axes!r}}}: expected row axes from 0 to {self.axes - 1}, ascending, such as "
                     "(1,); () for a constant"
                 )
-            known.append((name, wanted))
+            known.append((name.strip("/"), wanted))
         object.__setattr__(self, "_of", tuple(known))
         object.__setattr__(self, "of", None if self.of is None else dict(known))
 
@@ -207,7 +215,7 @@ class Windows:
         if episode is not None and episode_ends is not None:
             raise OptionError("Windows: episode and episode_ends both say where episodes end; pass one of them")
         self.episode, self.episode_ends = episode, episode_ends
-        if fps is not None and not (isinstance(fps, (int, float)) and 0 < fps < math.inf):
+        if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
             raise OptionError(f"Windows: fps={fps!r}: expected a number above 0")
         if episode_length not in {None, "min"}:
             raise OptionError(f"Windows: episode_length={episode_length!r}: expected 'min', or None")
@@ -279,7 +287,7 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         source, given = given
     try:
-        found = [given] if isinstance(given, (int, float)) else list(given)
+        found = [given] if is_number(given) else list(given)
     except TypeError:
         found = []
     if not found or isinstance(given, str):
@@ -293,13 +301,26 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
 def _as_steps(name: str, offset: Any, fps: float | None) -> int:
     if isinstance(offset, (bool, np.bool_)):
         raise OptionError(f"Windows: offsets of {name!r}: expected steps, found {offset!r}")
-    if fps is None:
-        try:
-            return operator.index(offset)
-        except TypeError:
-            raise OptionError(
-                f"Windows: offsets of {name!r}: expected integers, found {offset!r}. Offsets in seconds need fps=."
-            ) from None
+    steps = _steps(name, offset) if fps is None else _steps_of_seconds(name, offset, fps)
+    if abs(steps) > _MOST_STEPS:
+        raise OptionError(
+            f"Windows: offsets of {name!r}: {offset!r} is beyond the end of any episode; expected at most {_MOST_STEPS}"
+        )
+    return steps
+
+
+def _steps(name: str, offset: Any) -> int:
+    try:
+        return operator.index(offset)
+    except TypeError:
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected integers, found {offset!r}. Offsets in seconds need fps=."
+        ) from None
+
+
+def _steps_of_seconds(name: str, offset: Any, fps: float) -> int:
+    if not is_number(offset) or not math.isfinite(offset):
+        raise OptionError(f"Windows: offsets of {name!r}: expected seconds, found {offset!r}")
     seconds = float(offset)
     steps = round(seconds * fps)
     if abs(seconds * fps - steps) / fps > _MOST_SECONDS_OFF:
@@ -314,7 +335,7 @@ def as_kind(rows: Any) -> RowKind | None:
     """Return the value of the argument `rows`."""
     if rows is None or isinstance(rows, (Groups, Grid)):
         return rows
-    hint = f"; write Groups({rows!r})" if isinstance(rows, str) else f"; write Grid({rows})" if rows is int else ""
+    hint = f"; write Groups({rows!r})" if isinstance(rows, str) else f"; write Grid({rows})" if is_integer(rows) else ""
     raise OptionError(f"rows={rows!r}: expected Groups(...) or Grid(...){hint}")
 
 

@@ -34,6 +34,11 @@ class RowTable:
     episode_lengths: np.ndarray | None = None
     num_steps: int = 0
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: the steps of each episode; empty without windows."""
+        return np.empty(0, np.int64) if self.episode_lengths is None else self.episode_lengths
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
@@ -97,6 +102,9 @@ class Episodes(Space, Protocol):
 
     def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
         """Return where the steps of a column are; None if the column is a constant of each episode."""
+
+    def is_step(self, name: str) -> bool:
+        """Return whether a column is the number of the step itself."""
 
     def constant(self, name: str) -> Column:
         """Return a column with one row for each episode."""

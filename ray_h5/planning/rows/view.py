@@ -21,7 +21,7 @@ from ray_h5.hdf5.reading.ahead import Extents
 from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.jobs import ReadStats
-from ray_h5.messages import near_names
+from ray_h5.messages import few, near_names
 from ray_h5.planning.rows.axis_rows import AxisRows
 from ray_h5.planning.rows.columns import ValuesColumn
 from ray_h5.planning.rows.grid_rows import GridRows
@@ -241,14 +241,21 @@ class RowView:
             If there is no such group, or a name is given twice.
         """
         known = self._space.episode_names().tolist()
-        numbers = {name.rsplit(b"/", 1)[-1]: number for number, name in enumerate(known)}
-        numbers |= {name: number for number, name in enumerate(known)}
+        numbers = {name: number for number, name in enumerate(known)}
+        by_last: dict[bytes, list[int]] = {}
+        for number, name in enumerate(known):
+            by_last.setdefault(name.rsplit(b"/", 1)[-1], []).append(number)
         wanted: set[int] = set()
-        for name in names:
-            number = numbers.get(name)
-            if number is None:
+        for given in names:
+            name = given.strip(b"/")
+            found = [numbers[name]] if name in numbers else by_last.get(name, [])
+            if len(found) != 1:
+                several = f"several groups are: {few([_text(known[each]) for each in found])}"
                 near = near_names(_text(name), [_text(each) for each in known])
-                raise PredicateError(f"{where} lists {_text(name)!r}, which is no group of rows.{near}")
+                raise PredicateError(
+                    f"{where} lists {_text(name)!r}, which {several if found else f'is no group of rows.{near}'}"
+                )
+            number = found[0]
             if number in wanted:
                 raise PredicateError(f"{where} lists {_text(name)!r} more than once")
             wanted.add(number)
@@ -277,7 +284,7 @@ def _space_of(reader: RowReader, kind: RowKind | None, windows: Windows | None, 
     if isinstance(kind, Groups):
         space = GroupRows(reader, kind, table, None if windows is None else windows.episode_length)
     elif isinstance(kind, Grid):
-        space = GridRows(reader, kind, None)
+        space = GridRows(reader, kind)
     else:
         assert windows is not None
         space = AxisRows(reader, windows, table)

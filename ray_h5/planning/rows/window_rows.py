@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.messages import few
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
 from ray_h5.planning.rows.kinds import WindowColumn, Windows
-from ray_h5.planning.rows.space import Column, Episodes, Listing, RowTable
+from ray_h5.planning.rows.space import Column, Episodes, Listing, RowTable, Steps
+
+logger = logging.getLogger(__name__)
 
 IS_PAD = "_is_pad"
 
@@ -56,16 +59,23 @@ class WindowRows:
     def _numbering(self) -> Numbering:
         if self._known is None:
             sources = list(dict.fromkeys(each.source for each in self._windows.columns))
-            self._known = Numbering(self._space.lengths_of(sources), self._windows)
+            lengths = self._space.lengths_of(sources)
+            for each in self._windows.columns:
+                self._check(each, lengths)
+            self._known = Numbering(lengths, self._windows)
         return self._known
 
     def listing(self) -> Listing:
         found = self._space.listing()
-        names = list(found.names)
-        for each in self._windows.columns:
-            names += [each.name] if each.name not in names else []
+        others = [each.name for each in self._windows.columns if each.name != each.source]
         if self._windows.marks_padding:
-            names += [each.name + IS_PAD for each in self._windows.columns]
+            others += [each.name + IS_PAD for each in self._windows.columns]
+        if doubles := [name for name in others if name in found.names]:
+            raise OptionError(
+                f"{self._path}: Windows adds a column {doubles[0]!r}, and the file has a column of that name. Name the "
+                "windows otherwise, such as {'window': ('u', range(0, 4))}."
+            )
+        names = dict.fromkeys([*found.names, *(each.name for each in self._windows.columns), *others])
         return Listing(tuple(names), found.refused)
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -92,16 +102,13 @@ class WindowRows:
                 lambda rows: starts[(found := numbering.of(rows))[0]] + found[1],
                 steps.chunk_rows,
             )
+        if self._space.is_step(name):
+            return ValuesColumn(name, "number", lambda rows: numbering.of(rows)[1], np.dtype(np.int64))
         return _of_episodes(self._space.constant(name), numbering)
 
     def _windowed(self, window: WindowColumn) -> WindowedColumn:
         numbering = self._numbering
-        steps = self._space.steps(window.source, numbering.lengths)
-        if steps is None:
-            raise UnsupportedColumnError(
-                f"{self._path}: Windows: column {window.source!r} has no axis of time; leave it out of the offsets"
-            )
-        self._check(window, steps.stored)
+        steps = self._check(window, numbering.lengths)
         starts = steps.starts
 
         def steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,17 +117,31 @@ class WindowRows:
 
         zero = self._windows.pad[0] == "zero", self._windows.pad[1] == "zero"
         span = max(window.offsets) - min(window.offsets) + 1
-        chunk_rows = max(steps.chunk_rows, _RUN * span // self._windows.stride, 1)
+        run = min(_RUN * span // self._windows.stride, self.num_rows)
+        chunk_rows = max(steps.chunk_rows, run, 1)
         return WindowedColumn(
             window.name, steps.address, steps.stored, np.array(window.offsets, np.int64), steps_of, zero, chunk_rows
         )
 
-    def _check(self, window: WindowColumn, stored: ColumnLayout) -> None:
+    def _check(self, window: WindowColumn, lengths: np.ndarray) -> Steps:
+        """Return where the steps of a column are; raise if it cannot have windows."""
+        steps = self._space.steps(window.source, lengths)
+        if steps is None:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {window.source!r} has no axis of time; leave it out of the offsets"
+            )
+        stored = steps.stored
         if stored.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(
                 f"{self._path}: Windows: column {window.source!r} holds {stored.kind} values; windows are of numbers "
                 "and booleans. Leave it out of the offsets: each row then has its value at t."
             )
+        if stored.enum and "zero" in self._windows.pad:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {window.source!r} is an enum, {dict(stored.enum)}, in which 0 is a "
+                "value or none at all. Pass pad='edge' or 'drop'."
+            )
+        return steps
 
     def _is_pad(self, name: str, window: WindowColumn) -> ValuesColumn:
         numbering, offsets = self._numbering, np.array(window.offsets, np.int64)
@@ -146,13 +167,23 @@ class WindowRows:
         return numbering.step_starts[episodes] + at
 
 
+def _margins(windows: Windows) -> tuple[int, int]:
+    """Return how many steps at the beginning and at the end of an episode have no row."""
+    first = max(0, -windows.least) if windows.pad[0] == "drop" else 0
+    return first, max(0, windows.most) if windows.pad[1] == "drop" else 0
+
+
+def steps_needed(windows: Windows) -> int:
+    """Return the steps of the shortest episode that has a row."""
+    return sum(_margins(windows)) + 1
+
+
 class Numbering:
     """Row number <-> (episode, step)."""
 
     def __init__(self, lengths: np.ndarray, windows: Windows) -> None:
         self.lengths = lengths
-        first = max(0, -windows.least) if windows.pad[0] == "drop" else 0
-        beyond = max(0, windows.most) if windows.pad[1] == "drop" else 0
+        first, beyond = _margins(windows)
         rows = np.maximum(0, (lengths - 1 - beyond - first) // windows.stride + 1)
         self.row_starts = np.concatenate([[0], np.cumsum(rows)])
         self.step_starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -180,3 +211,37 @@ def _of_episodes(column: Column, numbering: Numbering) -> Column:
         return replace(column, units_of=lambda rows: units_of(episode_of(rows)))
     assert isinstance(column, SegmentColumn)
     return replace(column, segment_of=episode_of)
+
+
+def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windows: Windows) -> None:
+    """Raise if no episode is long enough for a row; warn of episodes that are too short.
+
+    Raises
+    ------
+    OptionError
+        With the longest episode, and the steps that the windows need.
+    """
+    known = [np.empty(0, np.int64) if each is None else each.lengths for each in tables]
+    need = steps_needed(windows)
+    if any((lengths >= need).any() for lengths in known):
+        short = sum(int(((lengths < need) & (lengths > 0)).sum()) for lengths in known)
+        if short:
+            logger.warning(
+                "%s: %d of %d episodes are shorter than the %d steps that a row needs, and have no row",
+                windows,
+                short,
+                sum(map(len, known)),
+                need,
+            )
+        return
+    longest = [int(lengths.max(initial=0)) for lengths in known]
+    file = int(np.argmax(longest))
+    if not longest[file]:
+        raise OptionError(f"{windows}: expected episodes with steps, found none in {few(paths)}")
+    episode = int(known[file].argmax())
+    groups = None if (table := tables[file]) is None else table.groups
+    name = f"{episode}" if groups is None else repr(groups.names[episode])
+    raise OptionError(
+        f"{windows}: a row needs {need} steps, and no episode has as many. The longest is {name} of {paths[file]}, "
+        f"with {longest[file]} steps. Ask for fewer offsets, or pass pad='edge'."
+    )
