@@ -73,7 +73,7 @@ def make_demos(folder: str | None = None, size: float = 1.0, *, gzip: bool, seed
 def _write_demo(group: h5py.Group, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
     steps = int(rng.integers(*_STEPS))
     group.attrs["num_samples"] = steps
-    values = {
+    values: dict[str, np.ndarray[Any, Any]] = {
         "obs/image": _draw_images(rng, steps),
         "obs/eef": rng.standard_normal((steps, 7), dtype=np.float32),
         "actions": rng.standard_normal((steps, 7)),

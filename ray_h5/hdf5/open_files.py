@@ -31,10 +31,12 @@ from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
-from ray_h5.hdf5.parts import Address
+from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
+from ray_h5.hdf5.reading.jobs import Job
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
@@ -50,6 +52,14 @@ MAX_INDEX_BYTES = 256 << 20
 
 
 ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColumn
+
+
+def jobs_of(reader: ColumnReader, part: Part, library: OpenLibrary) -> list[Job]:
+    """Return the work of a part of a read."""
+    if isinstance(reader, SegmentedColumn):
+        return reader.jobs(part.request, part.out, library)
+    request = part.request.listed() if isinstance(part.request, RunRequest) else part.request
+    return reader.jobs(request, part.out, library)
 
 
 class OpenFile:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_h5.hdf5.layout import ColumnLayout
 
+
 @dataclass(frozen=True, eq=False)
 class Texts(Sequence[bytes]):
     """Many short texts as one: 10^6 of them are two arrays, and not 10^6 objects, in memory and in a pickle.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ray_h5.bench.baselines.h5py_reads import Arrays, Decoder
 
-__all__ = ["by_name", "decode_extents", "dataset_extents", "pread_stacked", "slice_windows"]
+__all__ = ["by_name", "dataset_extents", "decode_extents", "pread_stacked", "slice_windows"]
 
 
 def by_name(file: h5py.File, names: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -33,9 +33,7 @@ def pread_stacked(descriptor: int, extents: Sequence[Extent], buffer: np.ndarray
         position += size
 
 
-def slice_windows(
-    file: h5py.File, windows: Iterable[tuple[str, int, int]], offsets: Mapping[str, range]
-) -> Arrays:
+def slice_windows(file: h5py.File, windows: Iterable[tuple[str, int, int]], offsets: Mapping[str, range]) -> Arrays:
     """Slice windows of episodes, and repeat the first and last step where they stick out, as robomimic does.
 
     Parameters

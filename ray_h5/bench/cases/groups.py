@@ -138,7 +138,8 @@ def _index(made: GroupFile, attributes: Sequence[str], case: str) -> list[Result
 def _indexed(path: str, attributes: Sequence[str], index_dir: str | None) -> tuple[float, float]:
     """Return the CPU seconds and the peak of memory of a process that finds the rows of a file."""
     given = json.dumps([path, list(attributes), index_dir])
-    done = subprocess.run([sys.executable, "-c", _INDEXING, given], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", _INDEXING, given]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  our own code
     seconds, peak = json.loads(done.stdout)
     return seconds, peak
 

@@ -10,7 +10,6 @@ Chunks are counted too: those decoded by one read of a block, for each chunk tha
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -26,6 +25,8 @@ from ray_h5.planning.rows.kinds import Groups, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
 
     from ray_h5.bench import BenchOptions
     from ray_h5.planning.index.row_index import RowIndex
@@ -54,7 +55,7 @@ def bench_windows(options: BenchOptions) -> list[Result]:
     contiguous = make_demos(options.folder, options.size, gzip=False)
     gzip = make_demos(options.folder, options.size, gzip=True)
     results: list[Result] = []
-    for made, label, goals in (
+    cases: list[tuple[GroupFile, str, dict[str, dict[str, float | None]]]] = [
         (contiguous, "contiguous", {"random": {"h5py slices": 5.0}, "neighbouring": {"h5py slices": 5.0}}),
         (
             gzip,
@@ -64,7 +65,8 @@ def bench_windows(options: BenchOptions) -> list[Result]:
                 "neighbouring": {"h5py slices": 5.0, "pread+decode": 0.8},
             },
         ),
-    ):
+    ]
+    for made, label, goals in cases:
         with _Demos(made) as demos:
             for order, least in goals.items():
                 results += demos.measure(label, order, least, options.turns)
@@ -80,22 +82,22 @@ class _Demos:
         options = FileOptions.of(made.path, rows=Groups(DEMO_PATTERN), windows=Windows(_OFFSETS))
         self._index: RowIndex = options.index(list(_OFFSETS))
         table = self._index.tables[0]
-        assert table is not None and table.groups is not None and table.episode_lengths is not None
-        self._names, self._lengths = table.groups.names, table.episode_lengths
+        assert table is not None
+        assert table.groups is not None
+        assert table.episode_lengths is not None
+        self._groups, self._names, self._lengths = table.groups, table.groups.names, table.episode_lengths
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)])
 
-    def __enter__(self) -> _Demos:
-        self._stack = ExitStack()
-        self._file = self._stack.enter_context(h5py.File(self._path))
-        self._reader: FileReader = self._stack.enter_context(
-            self._index.scope.open(self._path, table=self._index.tables[0])
-        )
+    def __enter__(self) -> Self:
+        self._file = h5py.File(self._path)
+        self._reader: FileReader = self._index.scope.open(self._path, table=self._index.tables[0])
         self._extents: dict[tuple[str, int], list[Extent]] = {}
         self._decoders = self._find_decoders()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._reader.close()
+        self._file.close()
 
     def measure(self, label: str, order: str, goals: Mapping[str, float | None], turns: int) -> list[Result]:
         case = f"{label} {order}"
@@ -107,9 +109,7 @@ class _Demos:
         contestants: dict[str, Callable[[], object]] = {
             OURS: lambda: [len(self._reader.read(list(_OFFSETS), rows)) for rows in next(ours)],
             "h5py slices": lambda: [len(self._sliced(rows)) for rows in next(theirs)],
-            "pread+decode": lambda: [
-                len(decode_extents(self._path, found, self._decoders)) for found in next(chunks)
-            ],
+            "pread+decode": lambda: [len(decode_extents(self._path, found, self._decoders)) for found in next(chunks)],
         }
         seconds = run_turns({name: contestants[name] for name in [OURS, *goals]}, turns)
         contest = Contest("windows", case, seconds)
@@ -162,10 +162,8 @@ class _Demos:
 
     def _find_decoders(self) -> dict[str, Decoder]:
         decoders = {}
-        table = self._index.tables[0]
-        assert table is not None and table.groups is not None
         for name in _OFFSETS:
-            layout = table.groups.columns[name].layouts[0]
+            layout = self._groups.columns[name].layouts[0]
             if layout.chunk_shape is None:
                 return {}
             stored, decoded, *between = (np.empty(layout.chunk_bytes * 2, np.uint8) for _ in range(4))

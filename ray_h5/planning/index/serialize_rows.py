@@ -32,9 +32,7 @@ def table_to_parts(table: RowTable | None, dtype_to_json: ToJson) -> tuple[Any, 
     if table.groups is not None:
         groups = table.groups
         described["names"] = add(_from_texts(groups.names.groups))
-        described["segments"] = [
-            _segments_to_json(each, add, dtype_to_json) for each in groups.columns.values()
-        ]
+        described["segments"] = [_segments_to_json(each, add, dtype_to_json) for each in groups.columns.values()]
         described["attributes"] = {
             name: add(_from_texts(values) if isinstance(values, Texts) else pa.array(values))
             for name, values in groups.attributes.items()
@@ -106,9 +104,7 @@ def _values(array: pa.Array, count: int) -> np.ndarray | Texts:
     return values
 
 
-def _segments_to_json(
-    segments: Segments, add: Callable[[pa.Array], int], dtype_to_json: ToJson
-) -> dict[str, Any]:
+def _segments_to_json(segments: Segments, add: Callable[[pa.Array], int], dtype_to_json: ToJson) -> dict[str, Any]:
     return {
         "name": segments.name,
         "below": segments.paths.below,
@@ -140,7 +136,9 @@ def _segments_from_json(
     for layout, at in zip(layouts, range(len(layouts)), strict=True):
         if axes and (shapes[class_of == at, 1:] != layout.row_shape).any() and not described["single"]:
             raise ValueError(f"column {name!r}: a segment of another shape than its class")
-    return Segments(name, Paths(names, str(described["below"])), layouts, class_of, shapes, offsets, bool(described["single"]))
+    return Segments(
+        name, Paths(names, str(described["below"])), layouts, class_of, shapes, offsets, bool(described["single"])
+    )
 
 
 def _layout_to_json(layout: ColumnLayout, dtype_to_json: ToJson) -> dict[str, Any]:
