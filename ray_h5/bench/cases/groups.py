@@ -65,16 +65,14 @@ def bench_groups(options: BenchOptions) -> list[Result]:
     small = make_traces(options.folder, count, _SMALL, attributes=False)
     labelled = make_traces(options.folder, count, _SMALL, attributes=True)
     return [
-        *_read_batches(large, _LARGE, "batches of 72 KB", {"pread": 0.8, "h5py by name": 8}, options.turns),
-        *_read_batches(small, _SMALL, "batches of 1 KB", {"pread": None, "h5py by name": 30}, options.turns),
+        *_read_batches(large, "batches of 72 KB", {"pread": 0.8, "h5py by name": 8}, options.turns),
+        *_read_batches(small, "batches of 1 KB", {"pread": None, "h5py by name": 30}, options.turns),
         *_index(small, (), "no attributes"),
         *_index(labelled, ATTRIBUTES, "10 attributes"),
     ]
 
 
-def _read_batches(
-    made: GroupFile, shape: tuple[int, ...], case: str, goals: dict[str, float | None], turns: int
-) -> list[Result]:
+def _read_batches(made: GroupFile, case: str, goals: dict[str, float | None], turns: int) -> list[Result]:
     index = FileOptions.of(made.path, rows=Groups(TRACE_PATTERN)).index(["value"])
     names = index.tables[0].groups.names  # type: ignore[union-attr]
     draws = _draws(made.groups)

@@ -73,7 +73,7 @@ class GroupAttribute:
         self._end_part()
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
         self._type, self._stored_bytes = found.get_type(), found.get_storage_size()
-        self._in_memory = h5py.h5t.py_create(native, logical=True)
+        self._in_memory = h5py.h5t.py_create(native)  # of strings: Python objects
         self._value = np.zeros((), native)
         self._is_text = dtype.kind not in "biuf"
 
