@@ -27,8 +27,10 @@ _MAX_ALIASES = 1 << 13
 """Names in groups that are listed again under another name. A few dozen links can make any number of these."""
 
 _DIGITS = re.compile(r"[0-9]+")
-_CACHE_BYTES = 8 << 20
-"""The names in a group of the oldest format are one entry of this cache; see `_bounded_cache`."""
+_CACHE_BYTES = 1 << 20
+_NAME_BYTES = 16
+"""The size of libhdf5's cache of metadata: a part of its own, and a part for each name."""
+
 _PROBED_NAMES = 1000
 
 
@@ -89,23 +91,25 @@ def read_group_table(
         If the groups have other columns, or a column has other dtypes or numbers of axes, or an attribute is missing.
     """
     walk = _Walk(tree, pattern, None if columns is None else frozenset(columns))
-    with translated(tree.path, f"listing the groups {pattern.pattern!r}"), _bounded_cache(tree.file):
+    with translated(tree.path, f"listing the groups {pattern.pattern!r}"):
         table = walk.table()
     check_places(tree.path, table, file_bytes)
     return table, walk.refused
 
 
 @contextlib.contextmanager
-def _bounded_cache(file: h5py.File) -> Iterator[None]:
+def _bounded_cache(file: h5py.File, names: Sequence[str]) -> Iterator[None]:
     """Keep libhdf5 from holding the headers of all objects: each is looked at once.
 
-    Its cache counts bytes in the file, which take several times as much memory: 10^5 datasets with 10 attributes took
-    100 MB more, and as much time (measured).
+    Its cache counts bytes in the file, which take ten times as much memory: with its default size, 10^5 datasets with
+    10 attributes took 100 MB more, and as much time (measured).
     """
+    # In the oldest format, the names in a group are one entry of the cache, which every look-up needs.
+    nbytes = _CACHE_BYTES + sum(map(len, names)) + _NAME_BYTES * len(names)
     given = file.id.get_mdc_config()
     bounded = file.id.get_mdc_config()
-    bounded.set_initial_size, bounded.initial_size = True, _CACHE_BYTES
-    bounded.min_size = bounded.max_size = _CACHE_BYTES
+    bounded.set_initial_size, bounded.initial_size = True, nbytes
+    bounded.min_size = bounded.max_size = nbytes
     bounded.incr_mode = bounded.decr_mode = bounded.flash_incr_mode = 0
     file.id.set_mdc_config(bounded)
     try:
@@ -162,6 +166,10 @@ class _Walk:
         if len(parts) > _MAX_DEPTH:
             raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
         names, parents = self._found(root, trail, parts)
+        with _bounded_cache(self._tree.file, names):
+            return self._table_of(names, parents)
+
+    def _table_of(self, names: list[str], parents: list[_Parent]) -> GroupTable:
         attributes = [GroupAttribute(self._path, name) for name in self._pattern.attrs]
         datasets = self._is_dataset(names[0], parents[0])
         for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
