@@ -227,6 +227,10 @@ def contiguous_spans(
     at_once = max(1, _SPAN_BYTES // unit) * unit
     joined = RowRuns.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
     ends = (begins + sizes)[joined.stop - 1]
+    lengths = ends - begins[joined.start]
+    if np.all(lengths <= at_once):
+        yield from zip(offsets[joined.start].tolist(), begins[joined.start].tolist(), lengths.tolist(), strict=True)
+        return
     for offset, begin, end in zip(
         offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
     ):

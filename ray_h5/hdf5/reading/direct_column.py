@@ -28,7 +28,7 @@ from ray_h5.hdf5.reading.coalesce import (
     unbroken,
 )
 from ray_h5.hdf5.reading.h5py_column import Library
-from ray_h5.hdf5.reading.jobs import Fetch, InTurn, Job, LongFetch, Worker
+from ray_h5.hdf5.reading.jobs import Fetch, FetchSpans, InTurn, Job, LongFetch, Worker
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.storage.byte_source import ByteSource
@@ -41,6 +41,9 @@ _COPIED_BYTES = 1 << 20
 
 _LONG_COPY_BYTES = 256 << 10
 """Copying this many bytes takes longer than handing the interpreter's lock to another thread and back."""
+
+_SHORT_COPIES_BYTES = 1 << 20
+"""Short reads of about this many bytes together are one job."""
 
 
 class DirectColumn:
@@ -219,10 +222,18 @@ class DirectColumn:
         order = np.argsort(offsets, kind="stable")
         begins, sizes = request.places[order] * self._row_bytes, request.counts[order] * self._row_bytes
         flat = as_bytes(out)
-        return [
-            _copy(self._read_in_place, offset, nbytes, flat, begin)
-            for offset, begin, nbytes in contiguous_spans(offsets[order], begins, sizes)
-        ]
+        jobs, short, total = list[Job](), list[tuple[int, int, int]](), 0
+        for span in contiguous_spans(offsets[order], begins, sizes):
+            offset, begin, nbytes = span
+            if nbytes >= _LONG_COPY_BYTES:
+                jobs.append(LongFetch(self._read_in_place, offset, nbytes, flat, begin))
+                continue
+            short.append(span)
+            total += nbytes
+            if total >= _SHORT_COPIES_BYTES:
+                jobs.append(FetchSpans(self._byte_source, short, flat))
+                short, total = [], 0
+        return [*jobs, FetchSpans(self._byte_source, short, flat)] if short else jobs
 
     def _read_in_place(self, offset: int, nbytes: int, flat: np.ndarray, begin: int, worker: Worker) -> None:
         worker.fetch(self._byte_source, offset, flat[begin : begin + nbytes])

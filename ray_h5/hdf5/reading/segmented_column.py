@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -48,16 +48,25 @@ class SegmentedColumn:
         The datasets.
     byte_source : ByteSource
         The bytes of the file.
+    columns : sequence of DirectColumn
+        The readers of each class whose datasets are contiguous; see `class_columns`.
     index_of, reader_of : callable
         Open one dataset: for its chunks, or to read it through h5py.
     """
 
     def __init__(
-        self, path: str, segments: Segments, byte_source: ByteSource, index_of: IndexOf, reader_of: ReaderOf
+        self,
+        path: str,
+        segments: Segments,
+        byte_source: ByteSource,
+        columns: Sequence[DirectColumn],
+        index_of: IndexOf,
+        reader_of: ReaderOf,
     ) -> None:
         self._path = path
         self._segments = segments
         self._byte_source = byte_source
+        self._columns = columns
         self._index_of = index_of
         self._reader_of = reader_of
 
@@ -87,19 +96,25 @@ class SegmentedColumn:
     def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work for whole segments, or parts of them."""
         at = self._segments.segments_of(request.firsts)
+        if len(self._segments.layouts) == 1:
+            return self._class_run_jobs(0, request, at, out, library)
         classes = self._segments.class_of[at]
         jobs: list[Job] = []
         for number in np.unique(classes).tolist():
-            layout, chosen = self._segments.layouts[number], classes == number
-            runs, offsets = request.select(chosen), self._segments.offsets[at[chosen]]
-            in_place = out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
-            if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
-                offsets += (runs.firsts - self._segments.starts[at[chosen]]) * layout.row_bytes
-                column = DirectColumn(self._path, layout, self._byte_source, None)
-                jobs += column.copy_runs(runs, offsets, out) if layout.row_bytes else []
-            else:
-                jobs += self._jobs_of(number, runs.listed(), out, library)
+            chosen = classes == number
+            jobs += self._class_run_jobs(number, request.select(chosen), at[chosen], out, library)
         return jobs
+
+    def _class_run_jobs(
+        self, number: int, runs: RunRequest, at: np.ndarray, out: np.ndarray, library: Library
+    ) -> list[Job]:
+        """Return the work for runs that are in the segments `at`, which are of one class."""
+        layout, offsets = self._segments.layouts[number], self._segments.offsets[at]
+        in_place = out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
+        if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
+            offsets += (runs.firsts - self._segments.starts[at]) * layout.row_bytes
+            return self._columns[number].copy_runs(runs, offsets, out) if layout.row_bytes else []
+        return self._jobs_of(number, runs.listed(), out, library)
 
     def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         layout = self._segments.layouts[number]
@@ -108,16 +123,15 @@ class SegmentedColumn:
         if not layout.direct:
             return self._h5py_jobs(request.listed(), out, library)
         if layout.storage == "contiguous":
-            return self._contiguous_jobs(layout, request.listed(), out, library)
+            return self._contiguous_jobs(number, request.listed(), out, library)
         return self._chunked_jobs(layout, request.listed(), out, library)
 
-    def _contiguous_jobs(
-        self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library
-    ) -> list[Job]:
+    def _contiguous_jobs(self, number: int, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+        layout = self._segments.layouts[number]
         at = self._segments.segments_of(request.rows)
         bases = self._segments.offsets[at]
         offsets = bases + (request.rows - self._segments.starts[at]) * layout.row_bytes
-        column = DirectColumn(self._path, layout, self._byte_source, None)
+        column = self._columns[number]
         absent = bases == NOT_WRITTEN
         jobs = column.jobs(request.select(absent), out, library)  # a layout without an offset: the fill value
         return jobs if absent.all() else jobs + column.copy_rows(request.select(~absent), offsets[~absent], out)
@@ -167,6 +181,11 @@ class _JoinedColumn(DirectColumn):
         layout = replace(self._layout, name=self._paths[segment], shape=shape)
         local = number - int(self._first_number[segment])
         return corrupt_chunk(self._path, layout, local, int(chunks.offsets[i]), int(chunks.sizes[i]), reason)
+
+
+def class_columns(path: str, segments: Segments, byte_source: ByteSource) -> list[DirectColumn]:
+    """Return a reader for each class. Without an offset, it reads fill values, or rows whose offsets it is given."""
+    return [DirectColumn(path, layout, byte_source, None) for layout in segments.layouts]
 
 
 def _joined(indexes: list[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
