@@ -5,10 +5,87 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
 from ray_h5.hdf5.layout import ColumnLayout
+
+
+@dataclass(frozen=True, eq=False)
+class Texts(Sequence[bytes]):
+    """Many short texts as one: 10^6 of them are two arrays, and not 10^6 objects, in memory and in a pickle.
+
+    Attributes
+    ----------
+    data : bytes
+        The texts, one after the other.
+    ends : numpy.ndarray
+        int64: where each of them ends.
+    """
+
+    data: bytes
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Texts:
+        """Return the same texts."""
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        return cls(b"".join(texts), np.cumsum(sizes))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Texts: ...
+    def __getitem__(self, at: int | slice) -> bytes | Texts:
+        if isinstance(at, slice):
+            return Texts.of([self[i] for i in range(*at.indices(len(self)))])
+        at = range(len(self))[at]
+        return self.data[self.ends[at - 1] if at else 0 : self.ends[at]]
+
+    def take(self, at: np.ndarray) -> np.ndarray:
+        """Return some texts, as an array of objects."""
+        begins = np.where(at > 0, self.ends[at - 1], 0).tolist() if len(self) else []
+        found = np.empty(len(at), object)
+        found[:] = [self.data[a:b] for a, b in zip(begins, self.ends[at].tolist(), strict=True)]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Paths(Sequence[str]):
+    """Paths in a file: those of groups, or of what has one name in each of them.
+
+    Attributes
+    ----------
+    groups : Texts
+        The groups, in UTF-8.
+    below : str
+        What is added to each: ``"/actions"``; nothing for the groups themselves.
+    """
+
+    groups: Texts
+    below: str = ""
+
+    @classmethod
+    def of(cls, paths: Sequence[str]) -> Paths:
+        """Return the same paths."""
+        return cls(Texts.of([path.encode() for path in paths]))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Paths: ...
+    def __getitem__(self, at: int | slice) -> str | Paths:
+        if isinstance(at, slice):
+            return Paths(self.groups[at], self.below)
+        return self.groups[at].decode() + self.below
+
 
 NOT_WRITTEN = -1
 """Offset of a contiguous dataset that was never written."""
@@ -25,8 +102,8 @@ class Segments:
     ----------
     name : str
         The column.
-    paths : sequence of str
-        The datasets, below the group that the file was opened with; None where a group lacks the column.
+    paths : Paths
+        The datasets, below the group that the file was opened with. A group may lack the column; see `class_of`.
     layouts : tuple of ColumnLayout
         One layout for each class of segments: segments that agree in all but their names, lengths and places. Its
         first axis has one unit.
@@ -41,7 +118,7 @@ class Segments:
     """
 
     name: str
-    paths: Sequence[str | None]
+    paths: Paths
     layouts: tuple[ColumnLayout, ...]
     class_of: np.ndarray
     shapes: np.ndarray
@@ -101,17 +178,17 @@ class GroupTable:
 
     Attributes
     ----------
-    names : tuple of str
+    names : Paths
         Their paths, below the group that the file was opened with.
     columns : dict of str to Segments
         Their datasets, by the name below each group.
-    attributes : dict of str to numpy.ndarray
-        The attributes that were asked for: one value for each group. Strings are objects.
+    attributes : dict of str to numpy.ndarray or Texts
+        The attributes that were asked for: one value for each group.
     """
 
-    names: tuple[str, ...]
+    names: Paths
     columns: dict[str, Segments]
-    attributes: dict[str, np.ndarray]
+    attributes: dict[str, np.ndarray | Texts]
 
     def __len__(self) -> int:
         return len(self.names)

@@ -12,7 +12,7 @@ from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.coalesce import RowRange, request_of
-from ray_h5.hdf5.reading.segmented_column import units_of
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.segments import Segments
 
 Finish = Callable[[], None]
@@ -143,28 +143,33 @@ class SegmentColumn:
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         segments = rows if self.segment_of is None else self.segment_of(rows)
-        starts, counts = self.segments.starts[segments], self.segments.lengths[segments]
         if self.segments.single:
-            return Reading([Part(self.segments, request_of(starts, places), out)])
+            return Reading([Part(self.segments, request_of(self.segments.starts[segments], places), out)])
         if out.dtype == object and out.ndim == 1:
             return self._ragged(segments, places, out)
-        return self._stacked(units_of(starts, counts), places, out)
+        return self._stacked(segments, places, out)
 
-    def _stacked(self, units: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+    def _stacked(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         """Return the reading of segments of one shape."""
         if not out.size:
             return Reading()
         length = out.shape[1]
-        flat = out.reshape(-1, *out.shape[2:])
-        if np.shares_memory(flat, out):
-            flat_places = (places[:, None] * length + np.arange(length)).reshape(-1)
-            return Reading([Part(self.segments, request_of(units, flat_places), flat)])
+        if out.flags.c_contiguous:
+            request = self._whole(segments, places * length)
+            return Reading([Part(self.segments, request, out.reshape(-1, *out.shape[2:]))])
         apart = empty((len(places), *out.shape[1:]), out.dtype)
 
         def finish() -> None:
             out[places] = apart
 
-        return Reading([Part(self.segments, request_of(units), apart.reshape(-1, *out.shape[2:]))], finish)
+        request = self._whole(segments, np.arange(len(segments)) * length)
+        return Reading([Part(self.segments, request, apart.reshape(-1, *out.shape[2:]))], finish)
+
+    def _whole(self, segments: np.ndarray, places: np.ndarray) -> RunRequest:
+        """Return the request for whole segments, whose first units go to `places`."""
+        counts = self.segments.lengths[segments]
+        runs = RunRequest(self.segments.starts[segments], places, counts)
+        return runs if counts.all() else runs.select(counts > 0)
 
     def _ragged(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         """Return the reading of segments as arrays of their own: parts of one array, if their units have one shape."""
@@ -172,9 +177,9 @@ class SegmentColumn:
         if unit_shape is None:
             return self._one_by_one(segments, places, out)
         counts = self.segments.lengths[segments]
-        units = units_of(self.segments.starts[segments], counts)
-        flat = empty((len(units), *unit_shape), self.segments.dtype, f"column {self.name!r}")
-        ends = np.cumsum(counts).tolist()
+        stops = np.cumsum(counts)
+        ends = stops.tolist()
+        flat = empty((ends[-1] if ends else 0, *unit_shape), self.segments.dtype, f"column {self.name!r}")
 
         def finish() -> None:
             begin = 0
@@ -182,7 +187,7 @@ class SegmentColumn:
                 out[place] = flat[begin:end]
                 begin = end
 
-        return Reading([Part(self.segments, request_of(units), flat)] if len(units) else [], finish)
+        return Reading([Part(self.segments, self._whole(segments, stops - counts), flat)], finish)
 
     def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         parts = []

@@ -157,7 +157,7 @@ class RowView:
         layouts = self.find(columns)
         wanted = as_rows(rows, self.num_rows, self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self.read_into(out, wanted)
+        self._reader.run(self._planned(out, out, wanted, None, wanted, np.arange(len(wanted), dtype=np.int64)))
         return out
 
     def read_into(
@@ -194,10 +194,21 @@ class RowView:
             ):
                 layout = replace(layout, shape=(self.num_rows,))  # an array for each row
             check_fit(array, layout, len(wanted), there, f"{self.path}: column {name!r}")
+        return self._planned(out, outputs(out, layouts, casting), rows, places, wanted, there)
+
+    def _planned(
+        self,
+        out: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None,
+        wanted: np.ndarray,
+        there: np.ndarray,
+    ) -> FileRead:
+        """Return the read of `wanted[i]` to place `there[i]` of `arrays`, which are checked views of `out`."""
         if not len(wanted):
             return FileRead(self, out, rows, places, [])
         with self._naming_columns():
-            arrays = outputs(out, layouts, casting)
             readings = [self._columns[name].reading(wanted, there, array) for name, array in arrays.items()]
         parts = [part for reading in readings for part in reading.parts if len(part.request)]
         finishes = [reading.finish for reading in readings if reading.finish is not None]
