@@ -91,6 +91,10 @@ NOT_WRITTEN = -1
 """Offset of a contiguous dataset that was never written."""
 
 
+MISSING = -1
+"""Class of a segment where a group lacks the column."""
+
+
 @dataclass(frozen=True, eq=False)
 class Segments:
     """One column whose values are in many datasets of a file, the segments.
@@ -108,7 +112,7 @@ class Segments:
         One layout for each class of segments: segments that agree in all but their names, lengths and places. Its
         first axis has one unit.
     class_of : numpy.ndarray
-        int32: the class of each segment; -1 where a group lacks the column.
+        int32: the class of each segment, or `MISSING`.
     shapes : numpy.ndarray
         int64 of shape (segments, axes): the shape of each dataset, with the axes of an array type.
     offsets : numpy.ndarray
@@ -129,10 +133,15 @@ class Segments:
         return len(self.class_of)
 
     @cached_property
+    def is_there(self) -> np.ndarray:
+        """bool: whether each group has the column."""
+        return self.class_of != MISSING
+
+    @cached_property
     def lengths(self) -> np.ndarray:
         """int64: the units of each segment."""
         if self.single:
-            return (self.class_of >= 0).astype(np.int64)
+            return self.is_there.astype(np.int64)
         return self.shapes[:, 0] if self.shapes.shape[1] else np.zeros(len(self), np.int64)
 
     @cached_property
@@ -151,7 +160,7 @@ class Segments:
         """Shape of a segment; None for an axis along which they differ."""
         if self.single:
             return self.layouts[0].row_shape
-        there = self.shapes[self.class_of >= 0]
+        there = self.shapes[self.is_there]
         if not len(there):
             return (None,) * self.shapes.shape[1]
         same = (there == there[0]).all(axis=0)

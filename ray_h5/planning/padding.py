@@ -79,7 +79,7 @@ class Padding:
         return None if found is None or found is False else 0.0 if found is True else found
 
 
-def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarray]:
+def cast_rows(rows: Sequence[np.ndarray | None], spec: ColumnSpec) -> Sequence[np.ndarray | None]:
     """Return rows of varying shape in the dtype that they are delivered in.
 
     Raises
@@ -88,10 +88,13 @@ def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarr
         If a value is lost, unless the casting of the column is "unsafe".
     """
     element = spec.element
-    if element is None or all(row.dtype == element for row in rows):
+    if element is None or all(row is None or row.dtype == element for row in rows):
         return rows
-    found = []
+    found: list[np.ndarray | None] = []
     for row in rows:
+        if row is None:
+            found.append(row)
+            continue
         if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
             raise cast_error(f"column {spec.name!r}", row[wrong][0], element)
         found.append(np.asarray(row).astype(element))
@@ -99,7 +102,12 @@ def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarr
 
 
 def pad_rows(
-    name: str, rows: Sequence[np.ndarray], fill: float, dtype: np.dtype | None = None, axes: int | None = None
+    name: str,
+    rows: Sequence[np.ndarray | None],
+    fill: float,
+    dtype: np.dtype | None = None,
+    axes: int | None = None,
+    ragged: tuple[int | None, ...] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return rows as one array, and their lengths.
 
@@ -107,7 +115,7 @@ def pad_rows(
     ----------
     name : str
         The column, for messages.
-    rows : sequence of numpy.ndarray
+    rows : sequence of numpy.ndarray or None
         Arrays with the same number of axes.
     fill : float
         The value after the end of a shorter row.
@@ -115,6 +123,8 @@ def pad_rows(
         dtype of the result; by default that of the first row.
     axes : int, optional
         Axes of a row, for when there are no rows.
+    ragged : tuple of (int or None), optional
+        The shape of a row, with None for axes along which rows of the column differ. By default what these rows show.
 
     Returns
     -------
@@ -129,18 +139,22 @@ def pad_rows(
     UnsupportedColumnError
         If rows hold no numbers, or `fill` is no value of their dtype.
     """
-    wanted = dtype if dtype is not None else rows[0].dtype if len(rows) else np.dtype(np.float32)
-    count = axes if axes is not None else rows[0].ndim if len(rows) else 1
+    known = next((row for row in rows if row is not None), np.empty(0, np.float32))
+    wanted = known.dtype if dtype is None else dtype
+    count = known.ndim if axes is None else axes
+    # Where a group lacks the column, the length is 0.
+    arrays = [np.empty((0,) * count, wanted) if row is None else row for row in rows]
     if wanted.kind not in "biufc":
         raise UnsupportedColumnError(f"pad: column {name!r} holds values of dtype {wanted}; only numbers can be padded")
     value = np.asarray(fill).astype(wanted)
     if wanted.kind in "iub" and value != fill:
         raise UnsupportedColumnError(f"pad: column {name!r} has dtype {wanted}, which cannot hold {fill}")
-    shapes = np.array([row.shape for row in rows], np.int64).reshape(len(rows), count)
+    shapes = np.array([row.shape for row in arrays], np.int64).reshape(len(rows), count)
     longest = shapes.max(axis=0, initial=0)
     out = np.full((len(rows), *longest.tolist()), value, wanted)
-    for i, row in enumerate(rows):
-        there: Any = (i, *map(slice, row.shape))
-        out[there] = row
-    one_axis = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+    for i, row in enumerate(arrays):
+        inside: Any = (i, *map(slice, row.shape))
+        out[inside] = row
+    there = np.array([row is not None for row in rows], bool)
+    one_axis = bool((shapes[there, 1:] == shapes[there][:1, 1:]).all()) if ragged is None else None not in ragged[1:]
     return out, shapes[:, 0].copy() if one_axis else shapes

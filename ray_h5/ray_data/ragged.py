@@ -24,20 +24,31 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec) -> pa.Array:
         The column.
     """
     assert spec.element is not None
+    missing = np.array([row is None for row in rows], bool)
+    if missing.any():
+        rows = _filled(rows, spec)
     if spec.element.kind not in "biufc":
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
         flat = np.concatenate([*rows, np.empty(0, object)])
-        return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, pa.string()))
+        return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, pa.string()), mask=pa.array(missing))
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
     axes = len(spec.ragged_shape) + len(parts)
     shapes = np.array([(*row.shape, *parts) for row in rows], np.int64).reshape(len(rows), axes)
-    flat = _flat(cast_rows(list(rows), spec), spec.element)
+    flat = _flat([row for row in cast_rows(list(rows), spec) if row is not None], spec.element)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
     data = pa.LargeListArray.from_arrays(pa.array(offsets), _values(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
     shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
-    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"])
+    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
     return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
+
+
+def _filled(rows: np.ndarray, spec: ColumnSpec) -> np.ndarray:
+    """Return rows with empty arrays for those that are None."""
+    found = rows.copy()
+    for i in np.flatnonzero([row is None for row in rows]).tolist():
+        found[i] = np.empty((0,) * len(spec.ragged_shape), spec.element)
+    return found
 
 
 def _flat(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray:

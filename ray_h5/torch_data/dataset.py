@@ -344,8 +344,8 @@ class H5Dataset(BatchedDataset):
                 padded[name] = values
                 continue
             spec, fill = self._ragged[name], fills[name]
-            rows = cast_rows([np.asarray(row) for row in arrays[name]], spec)
-            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
+            rows = cast_rows(list(arrays[name]), spec)
+            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape), spec.ragged_shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

@@ -134,3 +134,22 @@ def test_a_grid_with_windows(tmp_path):
         np.testing.assert_array_equal(row["input"], field[i, [t, t + 2]])
         np.testing.assert_array_equal(row["output"], field[i, [t + 4]])
         assert row["dimensions/time"] == t / 10
+
+
+def test_groups_that_lack_a_column(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(4):
+            file[f"g{i}/x"] = np.arange(3.0)
+            if i % 2:
+                file[f"g{i}/y"] = np.full((i, 2), i, "f4")
+                file[f"g{i}/name"] = f"n{i}"
+    rows = Groups("g*", missing="null")
+    (tmp_path / "index").mkdir()
+    for _ in range(2):
+        ds = ray_h5.read_h5(str(tmp_path / "a.h5"), rows=rows, index_dir=tmp_path / "index")
+        found = ds.take_all()
+        assert [row["y"] is None for row in found] == [True, False, True, False]
+        np.testing.assert_array_equal(found[3]["y"], np.full((3, 2), 3, "f4"))
+        assert [row["name"] for row in found] == [None, "n1", None, "n3"]
+        assert ds.filter(expr=where(name="n3")).count() == 1
+        assert ds.filter(expr=where(name=None)).count() == 2

@@ -17,7 +17,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.column import describe_column, is_plain
-from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Paths, Segments
+from ray_h5.hdf5.segments import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments
 
 _MAX_VALUES = 1 << 62
 """Values of a column, in all groups: above this, int64 cannot number them."""
@@ -81,6 +81,11 @@ class GroupColumn:
         if known is None or known.growing != growing or not dataset.get_type().equal(known.type_id):
             known = self._class_of(path, dataset, properties, growing)
         self._add(dims, known, dataset)
+
+    def add_missing(self, count: int) -> None:
+        """Add groups that lack the column as the next segments."""
+        self.class_of.extend([MISSING] * count)
+        self.offsets.extend([NOT_WRITTEN] * count)
 
     def _check_here(self, path: str, properties: h5py.h5p.PropDCID) -> None:
         if not is_plain(properties):
@@ -161,7 +166,11 @@ class GroupColumn:
 
     def segments(self, paths: Paths) -> Segments:
         """Return the column; `paths` are those of its datasets."""
-        shapes = np.array(self.shapes, np.int64).reshape(len(self), -1)
+        class_of = np.array(self.class_of, np.int32)
+        there = class_of != MISSING
+        found = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), -1)
+        shapes = np.zeros((len(self), found.shape[1]), np.int64)
+        shapes[there] = found
         single = not self.axes
         if not single and shapes[:, 0].astype(np.float64).sum() >= _MAX_VALUES:
             raise CorruptFileError(
@@ -172,7 +181,7 @@ class GroupColumn:
             self.name,
             paths,
             tuple(self.layouts),
-            np.array(self.class_of, np.int32),
+            class_of,
             shapes,
             np.array(self.offsets, np.int64),
             single,

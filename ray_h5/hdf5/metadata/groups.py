@@ -60,12 +60,15 @@ class GroupPattern:
         Attributes that are read.
     name : str
         The column of datasets that match the pattern themselves.
+    missing : {"error", "null"}
+        Whether a group may lack a column that others have.
     """
 
     pattern: str
     order: str = "name"
     attrs: tuple[str, ...] = ()
     name: str = "value"
+    missing: str = "error"
 
 
 def read_group_table(
@@ -323,9 +326,10 @@ class _Walk:
             return
         builder = self._builders.get(column)
         if builder is None:
-            if number:
+            if number and self._pattern.missing == "error":
                 raise self._differs(f"{path!r} is not in the groups before it")
             builder = self._builders[column] = GroupColumn(self._path, column)
+            builder.add_missing(number)
         try:
             builder.add(path, dataset)
         except UnsupportedColumnError as exc:
@@ -339,13 +343,16 @@ class _Walk:
             for column, builder in self._builders.items()
             if len(builder) <= number and column not in self.refused
         ]
-        if missing and number:
+        if missing and self._pattern.missing == "error":
             raise self._differs(f"{name!r} lacks {few(missing)}")
+        for column in missing:
+            self._builders[column].add_missing(1)
 
     def _differs(self, what: str) -> SchemaMismatchError:
         return SchemaMismatchError(
             f"{self._path}: the groups {self._pattern.pattern!r} have different columns: {what}. Choose columns "
-            "that all of them have with columns=[...], or groups that agree with the pattern."
+            "that all of them have with columns=[...], or groups that agree with the pattern; or pass missing='null' "
+            "to Groups, and values are None where a group lacks a column."
         )
 
     def _members(

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
-from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Paths, Segments, Texts
+from ray_h5.hdf5.segments import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.planning.rows.space import RowTable
 
 ToJson = Callable[[np.dtype], Any]
@@ -126,7 +126,7 @@ def _segments_from_json(
     count = len(names)
     if len(class_of) != count or len(shapes) != count * axes or len(offsets) != count or not layouts:
         raise ValueError(f"column {name!r}: expected {count} segments, found {len(class_of)}")
-    if ((class_of < 0) | (class_of >= len(layouts))).any() or (shapes < 0).any():
+    if ((class_of < MISSING) | (class_of >= len(layouts))).any() or (shapes < 0).any():
         raise ValueError(f"column {name!r}: a segment of no class, or of a negative shape")
     shapes = shapes.reshape(count, axes)
     items = np.array([layout.stored_dtype.itemsize for layout in layouts], np.float64)[class_of]

@@ -117,7 +117,14 @@ class SegmentColumn:
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         stored = self.segments.unit
-        if self.segments.single or (None not in self.shape and stored.kind in {"number", "bool"}):
+        lacks = not self.segments.is_there.all()
+        if lacks and self.segments.single and stored.kind != "string":
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: {int(np.argmin(self.segments.is_there))} groups have it before one "
+                "that lacks it, and a single value of numbers cannot be None. Choose other columns with columns=[...]."
+            )
+        is_fixed = None not in self.shape and stored.kind in {"number", "bool"} and not lacks
+        if self.segments.single or is_fixed:
             shape = tuple(int(n or 0) for n in self.shape)
             return _layout(self.name, stored, (num_rows, *shape), 1, path)
         if stored.kind == "list":
@@ -144,7 +151,10 @@ class SegmentColumn:
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         segments = rows if self.segment_of is None else self.segment_of(rows)
         if self.segments.single:
-            return Reading([Part(self.segments, request_of(self.segments.starts[segments], places), out)])
+            there = self.segments.is_there[segments]
+            out[places[~there]] = None if out.dtype == object else 0  # numbers are all there
+            request = request_of(self.segments.starts[segments[there]], places[there])
+            return Reading([Part(self.segments, request, out)] if there.any() else [])
         if out.dtype == object and out.ndim == 1:
             return self._ragged(segments, places, out)
         return self._stacked(segments, places, out)
@@ -181,10 +191,12 @@ class SegmentColumn:
         ends = stops.tolist()
         flat = empty((ends[-1] if ends else 0, *unit_shape), self.segments.dtype, f"column {self.name!r}")
 
+        there = self.segments.is_there[segments].tolist()
+
         def finish() -> None:
             begin = 0
-            for place, end in zip(places.tolist(), ends, strict=True):
-                out[place] = flat[begin:end]
+            for place, end, is_there in zip(places.tolist(), ends, there, strict=True):
+                out[place] = flat[begin:end] if is_there else None
                 begin = end
 
         return Reading([Part(self.segments, self._whole(segments, stops - counts), flat)], finish)
@@ -192,6 +204,9 @@ class SegmentColumn:
     def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         parts = []
         for segment, place in zip(segments.tolist(), places.tolist(), strict=True):
+            if not self.segments.is_there[segment]:
+                out[place] = None
+                continue
             shape = tuple(self.segments.shapes[segment].tolist())
             out[place] = value = empty(shape, self.segments.dtype, f"column {self.name!r}")
             if value.size:

@@ -142,6 +142,12 @@ class GroupRows:
                 f"as {segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}; windows are of steps of one "
                 "shape. Choose groups that agree with the pattern, or leave the column out of the offsets."
             )
+        if not segments.is_there.all():
+            lacking = self._known.names[int(np.argmin(segments.is_there))]
+            raise SchemaMismatchError(
+                f"{self._reader.path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it "
+                "out of the offsets, or choose groups that have it with the pattern."
+            )
         return segments.lengths
 
     def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
@@ -160,8 +166,8 @@ class GroupRows:
         if name in self._own_names():
             return None
         segments = self._segments(name)
-        has_time = not segments.single and segments.shapes.shape[1] and segments.unit_shape is not None
-        if not has_time or np.any(segments.lengths < lengths):
+        is_array = not segments.single and segments.shapes.shape[1] and segments.unit_shape is not None
+        if not is_array or not segments.is_there.all() or np.any(segments.lengths < lengths):
             return None
         if self._episode_length is None and np.any(segments.lengths != lengths):
             return None

@@ -33,6 +33,9 @@ class Groups:
         records that.
     name : str
         The column, if the pattern matches datasets.
+    missing : {"error", "null"}
+        What happens if groups have different columns: an error, or None where a group lacks one. Single numbers cannot
+        be None.
 
     Raises
     ------
@@ -42,7 +45,7 @@ class Groups:
     Examples
     --------
     >>> Groups("data/demo_*", attrs=("num_samples",), key="demo")
-    Groups(pattern='data/demo_*', attrs=('num_samples',), key='demo', order='name', name='value')
+    Groups(pattern='data/demo_*', attrs=('num_samples',), key='demo', order='name', name='value', missing='error')
     """
 
     pattern: str
@@ -50,6 +53,7 @@ class Groups:
     key: str | None = None
     order: Literal["name", "creation"] = "name"
     name: str = "value"
+    missing: Literal["error", "null"] = "error"
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern.strip("/"):
@@ -69,11 +73,13 @@ class Groups:
             raise OptionError(f"Groups: order={self.order!r}: expected 'name' or 'creation'")
         if not isinstance(self.name, str) or not self.name:
             raise OptionError(f"Groups: name={self.name!r}: expected the name of a column")
+        if self.missing not in {"error", "null"}:
+            raise OptionError(f"Groups: missing={self.missing!r}: expected 'error' or 'null'")
 
     @property
     def in_file(self) -> GroupPattern:
         """The part of it that decides what is read from a file."""
-        return GroupPattern(self.pattern, self.order, tuple(self.attrs), self.name)
+        return GroupPattern(self.pattern, self.order, tuple(self.attrs), self.name, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
