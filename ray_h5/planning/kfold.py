@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError
 from ray_h5.options import as_integer
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.lookup import Spread, read_ahead
@@ -38,8 +38,8 @@ def fold_predicates(
     ------
     OptionError
         As `fold_values` does, or if `group` or `stratify` is no name.
-    SchemaMismatchError
-        If files lack a column; the message says which argument names it.
+    SchemaMismatchError, PredicateError
+        If files lack a column, or it holds an array a row; the message says which argument names it.
     """
     for option, name in (("group", group), ("stratify", stratify)):
         if name is not None and not isinstance(name, str):
@@ -80,9 +80,16 @@ def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spre
 
 def _with(files: FileOptions, option: str, name: str, columns: list[str], spread: Spread) -> RowIndex:
     try:
-        return files.index(columns, spread)
+        index = files.index(columns, spread)
     except SchemaMismatchError as exc:
-        raise type(exc)(f"kfold: {option}={name!r}: {exc}") from exc
+        raise type(exc)(f"kfold: {option}={name!r}: {exc}") from None
+    spec = index.find([name])[name]
+    if not spec.is_scalar:
+        raise PredicateError(
+            f"kfold: {option}={name!r}: the column holds an array of shape {spec.shown_shape} a row; expected a column "
+            "with one value a row, such as a patient or a class"
+        )
+    return index
 
 
 def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -162,14 +162,24 @@ class ColumnSpec:
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
 
+    @property
+    def shown_shape(self) -> str:
+        """The shape of a row, for messages; ``?`` stands for a length that varies."""
+        shape = self.ragged_shape if self.kind == "ragged" else self.tensor_shape
+        return shown_shape(shape)
+
     def __str__(self) -> str:
         if self.kind == "ragged":
-            shape = ", ".join("?" if n is None else str(n) for n in self.ragged_shape)
-            return f"{self.element} ({shape}{',' if len(self.ragged_shape) == 1 else ''})"
+            return f"{self.element} {self.shown_shape}"
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
+
+
+def shown_shape(shape: Sequence[int | None]) -> str:
+    """Return a shape as text; ``?`` stands for a length that varies."""
+    return f"({', '.join('?' if n is None else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"
 
 
 def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:

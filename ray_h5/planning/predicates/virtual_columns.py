@@ -101,8 +101,9 @@ def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, cr
     shape = _step_shape(column.row_shape)
     where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
     if column.kind not in {"number", "bool"} or len(shape) > 2:
+        held = "rows that differ in length" if column.kind == "ragged" else f"{column.kind} values of shape {shape} a row"
         raise PredicateError(
-            f"{where} holds {column.kind} values of shape {shape} a row; expected numbers of shape (T,), or one-hot "
+            f"{where} holds {held}; expected numbers of shape (T,), or one-hot "
             "of shape (T, C)"
         )
     if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
