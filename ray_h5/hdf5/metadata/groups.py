@@ -355,7 +355,7 @@ class _Walk:
         h5py.h5o.visit(root.id, note)
         return UnknownColumnError(
             f"{self._path}: nothing matches the pattern {self._pattern.pattern!r} below group {self._tree.group!r}."
-            f"{near_names(self._pattern.pattern, there)}"
+            f"{near_names(self._pattern.pattern, _patterns(there))}"
         )
 
     # What is in them ----------------------------------------------------------------------
@@ -528,6 +528,14 @@ class _Attribute:
 def _is_plain(dtype: np.dtype) -> bool:
     """Return whether values are numbers or texts."""
     return dtype.kind in "biufS" or h5py.check_string_dtype(dtype) is not None
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return names, with a glob instead of those that differ in a number: ``demo_*`` for demo_1 and demo_2."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    return [pattern if len(of) > 1 else of[0] for pattern, of in alike.items()]
 
 
 def _attribute_names(opened: Any) -> list[str]:
