@@ -13,7 +13,7 @@ from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
-from ray_h5.planning.rows.kinds import as_kind, as_windows
+from ray_h5.planning.rows.kinds import as_row_options
 from ray_h5.planning.schema import Cast
 
 
@@ -71,7 +71,7 @@ class FileOptions:
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows))
+        scope = Scope.of(group, allow_external, threads, *as_row_options(rows, windows))
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
         return cls(files, scope, folder, Cast(dict(dtypes or {}), as_casting(casting)), is_local_only(given))

@@ -286,8 +286,13 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
     source = name
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         source, given = given
+    if is_integer(given):
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected one or more steps, found {given!r}. Write [{given}] for that one "
+            f"step" + (f", or range({given}) for {given} steps" if given > 0 else "")
+        )
     try:
-        found = [given] if is_number(given) else list(given)
+        found = list(given)
     except TypeError:
         found = []
     if not found or isinstance(given, str):
@@ -345,3 +350,24 @@ def as_windows(windows: Any) -> Windows | None:
         return windows
     hint = f"; write Windows({windows!r})" if isinstance(windows, Mapping) else ""
     raise OptionError(f"windows={windows!r}: expected Windows(...){hint}")
+
+
+def as_row_options(rows: Any, windows: Any) -> tuple[RowKind | None, Windows | None]:
+    """Return the values of the arguments `rows` and `windows`.
+
+    Raises
+    ------
+    OptionError
+        If one is something else, or both say where episodes end.
+    """
+    kind, found = as_kind(rows), as_windows(windows)
+    if kind is None or found is None:
+        return kind, found
+    for option, value in (("episode", found.episode), ("episode_ends", found.episode_ends)):
+        if value is not None:
+            unit = "each group" if isinstance(kind, Groups) else "each index of all row axes but the last"
+            raise OptionError(
+                f"Windows: {option}={value!r}: over rows={type(kind).__name__}(...), {unit} is an episode; leave "
+                f"{option} out"
+            )
+    return kind, found
