@@ -25,7 +25,14 @@ from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
 from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import (
-    Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, hint_of_groups_with,
+    Rows,
+    as_names,
+    as_places,
+    as_request,
+    as_rows,
+    check_fit,
+    common_rows,
+    hint_of_groups_with,
 )  # fmt: skip
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.coalesce import Request, request_of

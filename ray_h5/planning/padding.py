@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.reading.casting import cast_error, lost
+from ray_h5.messages import no_column
 from ray_h5.options import is_number
 from ray_h5.planning.schema import ColumnSpec
 
@@ -49,14 +50,63 @@ class Padding:
     def __repr__(self) -> str:
         return f"Padding({self._pad!r})"
 
-    def value(self, name: str) -> float | None:
-        """Return what fills up rows of a column; None if it is not padded."""
+    @property
+    def names(self) -> list[str]:
+        """The columns that have a value of their own."""
+        return list(self._pad) if isinstance(self._pad, dict) else []
+
+    def value(self, name: str, dtype: np.dtype | None = None) -> float | None:
+        """Return what fills up rows of a column; None if it is not padded.
+
+        One value for all columns is for those of numbers: text of a dtype that is given is not padded.
+        """
+        if not isinstance(self._pad, dict) and dtype is not None and dtype.kind not in "biufc":
+            return None
         found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if found is None or found is False else 0.0 if found is True else found
 
+    def fills(self, columns: Mapping[str, ColumnSpec]) -> dict[str, float]:
+        """Return what fills up each column of varying shape; columns that are not padded are left out.
 
-def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarray]:
+        Raises
+        ------
+        UnknownColumnError
+            If there is no column of a name.
+        UnsupportedColumnError
+            If a column holds no numbers, or does not have the value that fills it up; or the column of the lengths
+            has the name of another one.
+        """
+        for name in self.names:
+            if name not in columns:
+                raise UnknownColumnError(f"pad: {no_column([name], columns)}")
+        found = {}
+        for name, spec in columns.items():
+            fill = self.value(name, spec.element)
+            if spec.element is None or spec.kind != "ragged" or fill is None:
+                continue
+            _fill_of(name, fill, spec.element)
+            if name + LENGTH in columns:
+                raise UnsupportedColumnError(
+                    f"pad: the lengths of column {name!r} would be column {name + LENGTH!r}, which there is already. "
+                    f"Leave one of them out with columns=[...], or {name!r} out of pad={{...}}."
+                )
+            found[name] = fill
+        return found
+
+
+def cast_rows(
+    rows: Sequence[np.ndarray], spec: ColumnSpec, where: Callable[[int], str] | None = None
+) -> Sequence[np.ndarray]:
     """Return rows of varying shape in the dtype that they are delivered in.
+
+    Parameters
+    ----------
+    rows : sequence of numpy.ndarray
+        The rows as they were read.
+    spec : ColumnSpec
+        The column.
+    where : callable, optional
+        Returns the place of row i of `rows`, its file and its number there, for messages.
 
     Raises
     ------
@@ -67,9 +117,10 @@ def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarr
     if element is None or all(row.dtype == element for row in rows):
         return rows
     found = []
-    for row in rows:
+    for i, row in enumerate(rows):
         if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
-            raise cast_error(f"column {spec.name!r}", row[wrong][0], element)
+            place = "" if where is None else f"{where(i)}: "
+            raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
         found.append(np.asarray(row).astype(element))
     return found
 
@@ -107,11 +158,7 @@ def pad_rows(
     """
     wanted = dtype if dtype is not None else rows[0].dtype if len(rows) else np.dtype(np.float32)
     count = axes if axes is not None else rows[0].ndim if len(rows) else 1
-    if wanted.kind not in "biufc":
-        raise UnsupportedColumnError(f"pad: column {name!r} holds values of dtype {wanted}; only numbers can be padded")
-    value = np.asarray(fill).astype(wanted)
-    if wanted.kind in "iub" and value != fill:
-        raise UnsupportedColumnError(f"pad: column {name!r} has dtype {wanted}, which cannot hold {fill}")
+    value = _fill_of(name, fill, wanted)
     shapes = np.array([row.shape for row in rows], np.int64).reshape(len(rows), count)
     longest = shapes.max(axis=0, initial=0)
     out = np.full((len(rows), *longest.tolist()), value, wanted)
@@ -120,3 +167,20 @@ def pad_rows(
         out[there] = row
     one_axis = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
     return out, shapes[:, 0].copy() if one_axis else shapes
+
+
+def _fill_of(name: str, fill: float, dtype: np.dtype) -> np.ndarray:
+    """Return what fills up rows, in their dtype; raise if the dtype does not have it."""
+    if dtype.kind not in "biufc":
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} holds text or other values that are no numbers; only numbers can be padded. Leave "
+            "it out of pad={...}, and a batch has a list of its rows."
+        )
+    value = np.asarray(fill)
+    value = value.astype(np.float64) if value.dtype == object else value  # an integer beyond int64
+    if (dtype.kind == "b" and value not in (0, 1)) or lost(np.atleast_1d(value), dtype, "rounded").any():
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} has dtype {dtype}, which cannot hold {fill}. Pass a value that it holds, as with "
+            f"pad={{{name!r}: 0}}."
+        )
+    return value.astype(dtype)

@@ -153,7 +153,7 @@ def test_what_cannot_be_folded(patients, k, group, stratify, error, says):
 
 
 @pytest.mark.parametrize("arguments", [{"stratify": "x"}, {"group": "x"}, {"group": "guid", "stratify": "x"}])
-def test_a_column_of_arrays(patients, tmp_path, arguments):
+def test_a_column_of_arrays(patients, arguments):
     wrong = "stratify" if "stratify" in arguments else "group"
     with pytest.raises(PredicateError, match=rf"^kfold: {wrong}='x': the column holds an array of shape \(3,\) a row"):
         kfold(patients, 3, **arguments)

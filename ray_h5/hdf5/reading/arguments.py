@@ -181,7 +181,7 @@ def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
 
 
 def _like_groups(columns: Mapping[str, HasRows]) -> tuple[list[str], bool]:
-    """Return groups of one parent with the same columns, whose lengths are not those of all; and if each has one length."""
+    """Return groups of one parent with the same columns, of other lengths in each; and if a group has one length."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, column in columns.items():
         parts = name.split("/", _MAX_DEPTH)

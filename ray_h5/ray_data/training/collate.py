@@ -78,6 +78,9 @@ class TorchCollate(ArrowBatchCollateFn):
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
+        for name in [] if self._padding is None else self._padding.names:
+            if name not in arrays:
+                raise UnknownColumnError(f"pad: {no_column([name], arrays)}")
         found: TorchBatch = {}
         for name, values in arrays.items():
             if name in ragged:

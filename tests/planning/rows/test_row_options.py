@@ -20,7 +20,9 @@ def demos(tmp_path):
 
 @pytest.mark.parametrize("offsets", [16, np.int64(16), ("u", 16)])
 def test_a_number_for_offsets_is_not_taken_for_one_step(offsets):
-    with pytest.raises(OptionError, match=r"found (np.int64\()?16\)?. Write \[16\] for that one step, or range\(16\) for"):
+    with pytest.raises(
+        OptionError, match=r"found (np.int64\()?16\)?. Write \[16\] for that one step, or range\(16\) for"
+    ):
         Windows({"actions": offsets})
 
 
@@ -56,7 +58,9 @@ def test_two_groups_with_a_column_are_no_samples(demos):
 
 
 def test_a_pattern_that_matches_nothing(demos):
-    with pytest.raises(UnknownColumnError, match=r"nothing matches the pattern 'demo_\*' .*Did you mean 'data/demo_\*'"):
+    with pytest.raises(
+        UnknownColumnError, match=r"nothing matches the pattern 'demo_\*' .*Did you mean 'data/demo_\*'"
+    ):
         H5Dataset(demos, rows=Groups("demo_*"))
 
 
