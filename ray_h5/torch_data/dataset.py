@@ -160,6 +160,8 @@ class H5Dataset(BatchedDataset):
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
         )
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform={transform!r}: expected a function of a sample, or None")
         self.transform = transform
         self._padding = Padding.of(pad)
         self._files = replace(files, cast=self._cast(files.cast))

@@ -170,6 +170,11 @@ def test_a_column_of_rows_that_differ_in_length(tmp_path, option):
         H5Dataset(path, predicate=where(x=any_equal(1)), rows=Groups("demo_*"))
 
 
+def test_episodes_without_rows_or_windows(patients):
+    with pytest.raises(UnknownColumnError, match=r"kfold: group='episode'.*'episode' is a column of rows=Groups"):
+        kfold(patients, 3, group="episode")
+
+
 def test_options_may_be_numbers_of_numpy(patients):
     index = build_index(patients)
     found = fold_values(index, np.int64(3), "guid", "cs_label", np.uint8(7))

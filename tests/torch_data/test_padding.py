@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
-from ray_h5.errors import CastError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import Groups, H5Dataset, Windows, loader
 
 ROWS = Groups("mol_*", key="id")
@@ -95,7 +95,7 @@ def batches_of(kind, dataset):
 def test_samples_of_several_lengths_name_the_column(molecules, kind):
     dataset = H5Dataset(molecules, ["x", "id"], transform=half, rows=ROWS)
     with pytest.raises(
-        SchemaMismatchError, match=r"column 'x': samples of shapes .* do not make one tensor; crop or pad"
+        SchemaMismatchError, match=r"column 'x': samples of shapes \(1,\), \(2,\) do not make one tensor; crop or pad"
     ):
         list(batches_of(kind, dataset))
 
@@ -170,3 +170,8 @@ def test_windows_whose_length_a_transform_changes(molecules):
     )
     with pytest.raises(SchemaMismatchError, match=r"column 'x': samples of shapes .* do not make one tensor"):
         list(DataLoader(dataset, 8))
+
+
+def test_a_transform_that_is_no_function(molecules):
+    with pytest.raises(OptionError, match="transform='x': expected a function of a sample"):
+        H5Dataset(molecules, transform="x", rows=ROWS)

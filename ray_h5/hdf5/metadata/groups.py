@@ -225,7 +225,7 @@ class _Builder:
 
 def _described_type(found: _Class, axes: int) -> str:
     array = f" of shape {found.array_shape}" if found.array_shape else ""
-    return f"{found.layout.dtype}{array} with {axes} axes"
+    return f"{found.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
 class _Listed:
@@ -406,7 +406,7 @@ class _Walk:
         builder = self._builders.get(column)
         if builder is None:
             if number:
-                raise self._differs(f"{path!r} is not in the groups before it")
+                raise self._differs(f"the groups before {path!r} lack {column}")
             builder = self._builders[column] = _Builder(self._path, column)
         try:
             builder.add(path, dataset)
@@ -483,7 +483,8 @@ class _Attribute:
         found = h5py.h5a.open(opened, name)
         if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text"
+                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text. "
+                "Leave it out of attrs=[...]."
             )
         if self._type is None or not found.get_type().equal(self._type):
             self._prepare(group, found)
@@ -495,7 +496,7 @@ class _Attribute:
         if found.shape not in {(), (1,)} or not _is_plain(dtype):
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
-                "expected one number or one text"
+                "expected one number or one text. Leave it out of attrs=[...]."
             )
         self._type = found.get_type()
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype

@@ -292,14 +292,14 @@ def _padded(values: Sequence[Any], fill: float) -> tuple[torch.Tensor, torch.Ten
 def _stacked(name: str, values: list[Any], collate_fn_map: Any) -> Any:
     try:
         return collate(values, collate_fn_map=collate_fn_map)
-    except RuntimeError as exc:
-        shapes = sorted({np.shape(each) for each in values})
+    except RuntimeError:
+        shapes = sorted({tuple(np.shape(each)) for each in values})
         if len(shapes) < 2:
             raise
         raise SchemaMismatchError(
             f"column {name!r}: samples of shapes {', '.join(map(str, shapes[:_MAX_LISTED]))} do not make one tensor; "
             "crop or pad them to one shape in a transform, or keep them as a list with a collate_fn"
-        ) from exc
+        ) from None
 
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import Grid, Groups, H5Dataset, Windows
 
 
@@ -83,3 +83,21 @@ def test_parts_of_one_sample_are_not_taken_for_samples(tmp_path):
     with pytest.raises(SchemaMismatchError) as caught:
         H5Dataset(tmp_path / "a.h5")
     assert "rows=" not in str(caught.value)
+
+
+def test_groups_that_differ(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g0/x"] = np.zeros(3)
+        file["g1/x"] = np.zeros(3, int)
+        file["h0/x"] = np.zeros(3)
+        file["h1/x"], file["h1/y"] = np.zeros(3), np.zeros((3, 2))
+        file["h0"].attrs["empty"], file["h0"].attrs["many"] = h5py.Empty("f8"), [1, 2]
+    with pytest.raises(
+        SchemaMismatchError, match="expected float64 with 1 axis, as in 'g0/x', found int64 with 1 axis in"
+    ):
+        H5Dataset(tmp_path / "a.h5", rows=Groups("g*"))
+    with pytest.raises(SchemaMismatchError, match="different columns: the groups before 'h1/y' lack y"):
+        H5Dataset(tmp_path / "a.h5", rows=Groups("h*"))
+    for name in ("empty", "many"):
+        with pytest.raises(UnsupportedColumnError, match=rf"attribute '{name}' of 'h0' .* Leave it out of attrs="):
+            H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("h*", attrs=[name]))
