@@ -258,11 +258,7 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: link 'bad' leads to " in shown
     assert shown.count(said) == 2
     assert "\nLeft out by read_h5 and H5Dataset:\n  data/demo_0 ... demo_199/words: holds an array of strings" in shown
-    assert (
-        "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample, write read_h5(paths, rows="
-        in shown
-    )
-    assert "rows=ray_h5.Groups('data/demo_*')" in shown
+    assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample, write read_h5(" in shown
     assert "\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
     assert "group='data/demo_0'" not in shown  # the links are refused first
 
@@ -495,3 +491,11 @@ def test_what_kind_a_file_looks_like(tmp_path, capsys, columns, said):
             file[name] = np.zeros(shape)
     main(["inspect", str(tmp_path / "a.h5")])
     assert said in capsys.readouterr().out
+
+
+def test_the_advice_for_episodes_names_a_column_of_the_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a/state"], file["action"] = np.zeros((6, 2)), np.zeros((6, 3))
+        file["episode_index"] = [0, 0, 0, 1, 1, 1]
+    shown = to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
+    assert "Windows({'action': range(0, 16)}, episode='episode_index')" in shown

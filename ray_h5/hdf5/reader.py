@@ -24,7 +24,16 @@ from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, jobs_of, open_file
 from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
-from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
+from ray_h5.hdf5.reading.arguments import (
+    Rows,
+    as_names,
+    as_places,
+    as_request,
+    as_rows,
+    check_fit,
+    common_rows,
+    hint_of_groups_with,
+)  # fmt: skip
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
@@ -169,8 +178,8 @@ class RowReader:
         found, absent = self._retrying(lambda: self._find(wanted))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
-            layout = self.layout
-            raise UnknownColumnError(f"{error}.{near_names(name, [*layout.columns, *layout.refused])}") from error
+            names = [*self.layout.columns, *self.layout.refused]
+            raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of_groups_with(name, names)}") from None
         return found
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:

@@ -135,9 +135,17 @@ def _episodes(columns: Sequence[ColumnReport]) -> Iterator[str]:
         if option and not each.row_shape:
             yield (
                 f"{each.name}: rows may be steps of episodes. For windows of an episode, write read_h5(paths, "
-                f"windows=ray_h5.Windows({{'actions': range(0, 16)}}, {option}={each.name!r})): see docs/rows.md"
+                f"windows=ray_h5.Windows({{{_of_steps(columns)!r}: range(0, 16)}}, {option}={each.name!r})): see "
+                "docs/rows.md"
             )
             return
+
+
+def _of_steps(columns: Sequence[ColumnReport]) -> str:
+    """Return the column of which windows are most likely wanted: actions, or else the first one of arrays."""
+    names = [each.name for each in columns if each.kind == "number" and each.row_shape]
+    actions = [name for name in names if _last(name).startswith("action")]
+    return next(iter([*actions, *names]), "actions")
 
 
 def _weights(columns: Sequence[ColumnReport]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,37 +50,72 @@ class Padding:
     def __repr__(self) -> str:
         return f"Padding({self._pad!r})"
 
-    def check(self, columns: Iterable[str], ragged: Iterable[str]) -> None:
-        """Raise unless the columns that are named exist, and the names of lengths are free.
+    @property
+    def names(self) -> list[str]:
+        """The columns that have a value of their own."""
+        return list(self._pad) if isinstance(self._pad, dict) else []
 
-        Raises
-        ------
-        UnknownColumnError
-            If there is no column of a name; the message lists near names.
-        OptionError
-            If a column has the name of the lengths of another one.
+    def value(self, name: str, dtype: np.dtype | None = None) -> float | None:
+        """Return what fills up rows of a column; None if it is not padded.
+
+        One value for all columns is for those of numbers: text of a dtype that is given is not padded.
         """
-        names = list(columns)
-        missing = [name for name in self._pad if name not in names] if isinstance(self._pad, dict) else []
-        if missing:
-            raise UnknownColumnError(f"pad: {no_column(missing, names)}")
-        for name in ragged:
-            if self.value(name) is not None and name + LENGTH in names:
-                raise OptionError(
-                    f"pad: the lengths of column {name!r} would be column {name + LENGTH!r}, which there is already. "
-                    f"Leave that one out with columns=[...], or name the columns to pad, such as pad={{'x': 0.0}}."
-                )
-
-    def value(self, name: str, element: np.dtype | None = None) -> float | None:
-        """Return what fills up rows of a column; None if it is not padded, as text where no column is named."""
-        if element is not None and element.kind not in "biufc" and not isinstance(self._pad, dict):
+        if not isinstance(self._pad, dict) and dtype is not None and dtype.kind not in "biufc":
             return None
         found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if found is None or found is False else 0.0 if found is True else found
 
+    def check_names(self, columns: Collection[str]) -> None:
+        """Raise `UnknownColumnError` if there is no column of a name."""
+        for name in self.names:
+            if name not in columns:
+                raise UnknownColumnError(f"pad: {no_column([name], columns)}")
 
-def cast_rows(rows: Sequence[np.ndarray | None], spec: ColumnSpec) -> Sequence[np.ndarray | None]:
+    def fills(self, columns: Mapping[str, ColumnSpec]) -> dict[str, float]:
+        """Return what fills up each column of varying shape; columns that are not padded are left out.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is no column of a name.
+        UnsupportedColumnError
+            If a column holds no numbers, or does not have the value that fills it up; or the column of the lengths
+            has the name of another one.
+        """
+        self.check_names(columns)
+        found = {}
+        for name, spec in columns.items():
+            fill = self.value(name, spec.element)
+            if spec.element is None or spec.kind != "ragged" or fill is None:
+                continue
+            _fill_of(name, fill, spec.element)
+            check_length_name(name, columns)
+            found[name] = fill
+        return found
+
+
+def check_length_name(name: str, columns: Collection[str]) -> None:
+    """Raise `UnsupportedColumnError` if there is a column with the name of the lengths of a padded one."""
+    if name + LENGTH in columns:
+        raise UnsupportedColumnError(
+            f"pad: the lengths of column {name!r} would be column {name + LENGTH!r}, which there is already. "
+            f"Leave one of them out with columns=[...], or {name!r} out of pad={{...}}."
+        )
+
+
+def cast_rows(
+    rows: Sequence[np.ndarray | None], spec: ColumnSpec, where: Callable[[int], str] | None = None
+) -> Sequence[np.ndarray | None]:
     """Return rows of varying shape in the dtype that they are delivered in.
+
+    Parameters
+    ----------
+    rows : sequence of numpy.ndarray
+        The rows as they were read.
+    spec : ColumnSpec
+        The column.
+    where : callable, optional
+        Returns the place of row i of `rows`, its file and its number there, for messages.
 
     Raises
     ------
@@ -91,12 +126,13 @@ def cast_rows(rows: Sequence[np.ndarray | None], spec: ColumnSpec) -> Sequence[n
     if element is None or all(row is None or row.dtype == element for row in rows):
         return rows
     found: list[np.ndarray | None] = []
-    for row in rows:
+    for i, row in enumerate(rows):
         if row is None:
             found.append(row)
             continue
         if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
-            raise cast_error(f"column {spec.name!r}", row[wrong][0], element)
+            place = "" if where is None else f"{where(i)}: "
+            raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
         found.append(np.asarray(row).astype(element))
     return found
 
@@ -144,11 +180,7 @@ def pad_rows(
     count = known.ndim if axes is None else axes
     # Where a group lacks the column, the length is 0.
     arrays = [np.empty((0,) * count, wanted) if row is None else row for row in rows]
-    if wanted.kind not in "biufc":
-        raise UnsupportedColumnError(f"pad: column {name!r} holds values of dtype {wanted}; only numbers can be padded")
-    value = np.asarray(fill).astype(wanted)
-    if wanted.kind in "iub" and value != fill:
-        raise UnsupportedColumnError(f"pad: column {name!r} has dtype {wanted}, which cannot hold {fill}")
+    value = _fill_of(name, fill, wanted)
     shapes = np.array([row.shape for row in arrays], np.int64).reshape(len(rows), count)
     longest = shapes.max(axis=0, initial=0)
     out = np.full((len(rows), *longest.tolist()), value, wanted)
@@ -158,3 +190,20 @@ def pad_rows(
     there = np.array([row is not None for row in rows], bool)
     one_axis = bool((shapes[there, 1:] == shapes[there][:1, 1:]).all()) if ragged is None else None not in ragged[1:]
     return out, shapes[:, 0].copy() if one_axis else shapes
+
+
+def _fill_of(name: str, fill: float, dtype: np.dtype) -> np.ndarray:
+    """Return what fills up rows, in their dtype; raise if the dtype does not have it."""
+    if dtype.kind not in "biufc":
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} holds text or other values that are no numbers; only numbers can be padded. Leave "
+            "it out of pad={...}, and a batch has a list of its rows."
+        )
+    value = np.asarray(fill)
+    value = value.astype(np.float64) if value.dtype == object else value  # an integer beyond int64
+    if (dtype.kind == "b" and value not in (0, 1)) or lost(np.atleast_1d(value), dtype, "rounded").any():
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} has dtype {dtype}, which cannot hold {fill}. Pass a value that it holds, as with "
+            f"pad={{{name!r}: 0}}."
+        )
+    return value.astype(dtype)

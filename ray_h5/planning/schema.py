@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -168,10 +168,15 @@ class ColumnSpec:
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
 
+    @property
+    def shown_shape(self) -> str:
+        """The shape of a row, for messages; ``?`` stands for a length that varies."""
+        shape = self.ragged_shape if self.kind == "ragged" else self.tensor_shape
+        return shown_shape(shape)
+
     def __str__(self) -> str:
         if self.kind == "ragged":
-            shape = ", ".join("?" if n is None else str(n) for n in self.ragged_shape)
-            return f"{self.element} ({shape}{',' if len(self.ragged_shape) == 1 else ''})"
+            return f"{self.element} {self.shown_shape}"
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
@@ -181,6 +186,11 @@ class ColumnSpec:
 def _is_held(element: np.dtype, axes: int) -> bool:
     """Return whether rows of varying shape can be delivered: arrays of numbers, or lists of strings."""
     return element.kind in "biufc" or (element.kind in "SO" and axes == 1)
+
+
+def shown_shape(shape: Sequence[int | None]) -> str:
+    """Return a shape as text; ``?`` stands for a length that varies."""
+    return f"({', '.join('?' if n is None else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"
 
 
 def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:

@@ -2,12 +2,14 @@
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from ray.data.extensions import ArrowVariableShapedTensorType
 
 import ray_h5
 from ray_h5 import Grid, Groups, Windows, between, row_mask, where
+from ray_h5.errors import CastError, UnknownColumnError
 from ray_h5.planning.padding import Padding
 from ray_h5.ray_data.training.collate import TorchCollate
 
@@ -153,3 +155,20 @@ def test_groups_that_lack_a_column(tmp_path):
         assert [row["name"] for row in found] == [None, "n1", None, "n3"]
         assert ds.filter(expr=where(name="n3")).count() == 1
         assert ds.filter(expr=where(name=None)).count() == 2
+
+
+def test_a_cast_that_loses_a_value_names_file_and_row(demos):
+    with h5py.File(demos[0], "a") as file:  # whole numbers, so that only one value is wrong
+        for group in file["data"].values():
+            group["actions"][...] = 0
+    with h5py.File(demos[1], "a") as file:
+        for name, group in file["data"].items():
+            group["actions"][...] = 300 if name == "demo_2" else 1
+    ds = ray_h5.read_h5(demos, columns=["actions"], rows=DEMOS, dtypes={"actions": "int8"})
+    with pytest.raises(CastError, match=r"1\.h5, row 2: column 'actions': the value 300"):
+        ds.take_all()
+
+
+def test_padding_of_a_column_that_is_not_there():
+    with pytest.raises(UnknownColumnError, match=r"pad: no column 'action'. Did you mean 'actions'"):
+        TorchCollate(padding=Padding({"action": 0.0}))(pa.table({"actions": [1.0]}))

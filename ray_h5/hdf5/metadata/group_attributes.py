@@ -71,13 +71,14 @@ class GroupAttribute:
     def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
         if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text"
+                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text. "
+                "Leave it out of attrs=[...]."
             )
         dtype = found.dtype
         if found.shape not in {(), (1,)} or not _is_plain(dtype):
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
-                "expected one number or one text"
+                "expected one number or one text. Leave it out of attrs=[...]."
             )
         if dtype.itemsize > _MAX_TEXT_BYTES:
             raise UnsupportedColumnError(

@@ -190,7 +190,7 @@ class GroupColumn:
 
 def _described_type(found: _Class, axes: int) -> str:
     array = f" of shape {found.array_shape}" if found.array_shape else ""
-    return f"{found.layout.dtype}{array} with {axes} axes"
+    return f"{found.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
 def check_places(path: str, table: GroupTable, file_bytes: int) -> None:

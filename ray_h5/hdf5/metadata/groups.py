@@ -276,7 +276,7 @@ class _Walk:
         h5py.h5o.visit(root.id, note)
         return UnknownColumnError(
             f"{self._path}: nothing matches the pattern {self._pattern.pattern!r} below group {self._tree.group!r}."
-            f"{near_names(self._pattern.pattern, there)}"
+            f"{near_names(self._pattern.pattern, _patterns(there))}"
         )
 
     # What is in them ----------------------------------------------------------------------
@@ -327,7 +327,7 @@ class _Walk:
         builder = self._builders.get(column)
         if builder is None:
             if number and self._pattern.missing == "error":
-                raise self._differs(f"{path!r} is not in the groups before it")
+                raise self._differs(f"the groups before {path!r} lack {column}")
             builder = self._builders[column] = GroupColumn(self._path, column)
             builder.add_missing(number)
         try:
@@ -386,6 +386,14 @@ class _Walk:
 
     def _leads_to_wanted(self, path: str) -> bool:
         return self._wanted is None or any(each == path or each.startswith(path + "/") for each in self._wanted)
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return names, with a glob instead of those that differ in a number: ``demo_*`` for demo_1 and demo_2."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    return [pattern if len(of) > 1 else of[0] for pattern, of in alike.items()]
 
 
 def _is_glob(part: str) -> bool:

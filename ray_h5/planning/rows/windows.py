@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_number
+from ray_h5.options import as_integer, is_integer, is_number
 
 IS_PAD = "_is_pad"
 """Ending of the column that says which steps of a window are padding."""
@@ -170,6 +170,11 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
     source = name
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         source, given = given
+    if is_integer(given):
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected one or more steps, found {given!r}. Write [{given}] for that one "
+            "step" + (f", or range({given}) for {given} steps" if given > 0 else "")
+        )
     try:
         found = [given] if is_number(given) else list(given)
     except TypeError:

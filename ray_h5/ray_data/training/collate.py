@@ -16,7 +16,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.messages import no_column
-from ray_h5.planning.padding import LENGTH, Padding, pad_rows
+from ray_h5.planning.padding import LENGTH, Padding, check_length_name, pad_rows
 from ray_h5.ray_data.ragged import is_ragged
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
@@ -82,7 +82,10 @@ class TorchCollate(ArrowBatchCollateFn):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
         if self._padding is not None:
-            self._padding.check(arrays, ragged)
+            self._padding.check_names(arrays)
+            for name in ragged:
+                if self._padding.value(name) is not None:
+                    check_length_name(name, arrays)
         found: TorchBatch = {}
         for name, values in arrays.items():
             if name in ragged:

@@ -85,7 +85,7 @@ def names_not_utf8(file):
 
 
 CASES = {
-    "nothing matches": (demos, Groups("dat/demo_*"), None, UnknownColumnError, "'dat/demo_\\*'.* Did you mean 'data/demo_2'"),
+    "nothing matches": (demos, Groups("dat/demo_*"), None, UnknownColumnError, "'dat/demo_\\*'.* Did you mean 'data/demo_\\*'"),
     "no datasets": (lambda f: f.create_group("data/demo_0"), DEMOS, None, UnsupportedColumnError, "'data/demo_0' has no dataset"),
     "groups and datasets": (with_(("data/demo_5", [1])), DEMOS, None, SchemaMismatchError, "matches groups and datasets, such as 'data/demo_5'"),
     "dtypes": (with_(("data/demo_5/x", [1.0])), DEMOS, None, SchemaMismatchError, "expected int64 .*, as in 'data/demo_2/x', found float64 .* in 'data/demo_5/x'"),

@@ -97,7 +97,7 @@ def write_incomplete(path):
 def test_groups_that_lack_a_column(tmp_path):
     write_incomplete(tmp_path / "a.h5")
     path = str(tmp_path / "a.h5")
-    with pytest.raises(SchemaMismatchError, match=r"'g1/name' is not in the groups before it.*missing='null'"):
+    with pytest.raises(SchemaMismatchError, match=r"the groups before 'g1/name' lack name.*missing='null'"):
         H5Dataset(path, rows=Groups("g*"))
     rows = Groups("g*", missing="null")
     dataset = H5Dataset(path, rows=rows)

@@ -1,6 +1,6 @@
 """Windows: each row is the slice that h5py and numpy give, over groups, grids, files, and episodes in a column."""
 
-from itertools import pairwise
+import itertools
 
 import h5py
 import numpy as np
@@ -204,7 +204,7 @@ def test_over_rows_of_a_file(tmp_path_factory, data):
         file.create_dataset("name", data=np.repeat(np.array(names, object), lengths), dtype=h5py.string_dtype())
         file["meta/ends"] = np.cumsum(lengths, dtype="i8")
     cuts = np.cumsum([0, *lengths]) if how != "file" else [0, total]
-    episodes = [{"x": x[i:j], "y": y[i:j]} for i, j in pairwise(cuts)]
+    episodes = [{"x": x[i:j], "y": y[i:j]} for i, j in itertools.pairwise(cuts)]
     expected = expected_rows(episodes, *options)
     others = {
         "file": {},
