@@ -19,6 +19,9 @@ __all__ = ["LARGE_CHUNK_CACHE", "LazyH5Dataset", "PlainH5Dataset", "lazy_loader"
 LARGE_CHUNK_CACHE = 128 << 20
 """A chunk cache that holds all rows of a dataset of the workloads, decoded, after the first epoch."""
 
+SMALL_CHUNK_CACHE = 1 << 20
+"""The default of libhdf5 before 2.0. Its default now, 8 MiB a dataset, keeps most rows of a small workload decoded."""
+
 
 class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
     """Samples of several HDF5 files, read one at a time, each a dict of tensors.
