@@ -57,7 +57,7 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
     if name == ROW_KEY_SPEC.name:
         return pa.array(row_keys(rows.numbers, block.seed, block.epoch))
     if name == IS_PADDING_SPEC.name:
-        return pa.array(block.positions >= plan.num_rows)
+        return pa.array(block.positions >= plan.epoch_rows)
     found = place_column(plan.files, rows.row_ids, name)
     return found.cast(PATH_SPEC.value_type) if name == PATH_SPEC.name else found
 
