@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ray_h5.lru import LRU
 from ray_h5.planning.by_content import ComparedByContent
+from ray_h5.planning.epoch.chunk_groups import ChunkGroups
 from ray_h5.planning.epoch.shuffle import RoundKeys, make_key
 from ray_h5.splitmix import GOLDEN, mix_in_place
-
-if TYPE_CHECKING:
-    from ray_h5.planning.epoch.order import ChunkGroups
 
 _ROUNDS = 8
 _FEW = 32

@@ -121,14 +121,15 @@ def _check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarr
 
 
 def _scalars(index: RowIndex, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Return columns of one value a row."""
-    for name, spec in index.find(names).items():
+    """Return columns of one value a row, as the files store them: draws are the same, whatever a dataset casts."""
+    specs = index.find(names)
+    for name, spec in specs.items():
         if not spec.is_scalar:
             raise OptionError(
                 f"Shuffle: weights: column {name!r} holds an array of shape {spec.tensor_shape} a row; expected one "
                 "value a row. Pass what you compute from it as an array with a number for each row."
             )
-    return index.look_up(list(names))
+    return index.small_columns(list(specs.values()))
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
