@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -23,6 +23,11 @@ _INDEPENDENT, _SLOTS, _GROUPS, _WINDOWS, _PASSES, _RANKS = range(100, 106)
 
 class Draws(Protocol):
     """Which of the selected rows the positions of an epoch have."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an epoch may have a row more than once."""
+        ...
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:
         """Return the selected index at each position of an epoch."""
@@ -59,6 +64,8 @@ class IndependentDraws(ComparedByContent):
     chunk_groups: ChunkGroups | None = None
     window_rows: int = 1
     window_groups: int = 1
+
+    may_repeat: ClassVar[bool] = True
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:  # noqa: ARG002
         numbers = _uniform(hashed(make_key(seed, epoch, _INDEPENDENT), positions))
@@ -113,6 +120,8 @@ class BalancedDraws(ComparedByContent):
     turns: np.ndarray
     window: int
 
+    may_repeat: ClassVar[bool] = True
+
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:
         windows = positions // self.window
         first = windows * self.window
@@ -150,6 +159,8 @@ class RankedDraws(ComparedByContent):
 
     weights: np.ndarray
     token: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
+
+    may_repeat: ClassVar[bool] = False
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:
         def rank(known: np.ndarray | None) -> np.ndarray:

@@ -57,6 +57,11 @@ class Order(ComparedByContent):
         """Rows that are mixed with each other, where chunks are drawn."""
         return self.shuffle.window_rows if self.shuffle is not None else None
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an epoch may have a row more than once."""
+        return self.epoch_rows > self.num_rows or (self.draws is not None and self.draws.may_repeat)
+
     def with_drawn_seed(self, seed: int | None) -> Order:
         """Return the order with the seed of the run that is resumed, if its own was drawn; else the order itself."""
         shuffle = self.shuffle
