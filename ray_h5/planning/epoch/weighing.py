@@ -25,6 +25,8 @@ from ray_h5.planning.predicates.evaluate import comparable_type
 _MAX_TABLE = 1 << 24
 """Up to this number of possible classes, those that occur are found by counting."""
 
+_PIECE = 1 << 20
+
 
 def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Draws:
     """Return the draws of a shuffle with weights.
@@ -73,11 +75,22 @@ def weighted_draws(weights: np.ndarray, shuffle: Shuffle) -> Draws:
                 f"{len(weights)} selected rows have a weight above 0; lower rows_per_epoch, or pass replacement=True"
             )
         return RankedDraws(weights)
-    with np.errstate(over="ignore"):
-        # A sum from left to right has the same bits on all machines.
-        ends = np.cumsum(weights, dtype=np.float64)
+    ends = _cumulative(weights)
     _check_sum(float(ends[-1]), len(weights))
     return IndependentDraws(ends)
+
+
+def _cumulative(weights: np.ndarray) -> np.ndarray:
+    """Return sums from left to right, which have the same bits on all machines."""
+    ends = np.empty(len(weights), np.float64)
+    total = 0.0
+    with np.errstate(over="ignore"):
+        for start in range(0, len(ends), _PIECE):  # piece by piece: numpy would convert all weights first
+            piece = weights[start : start + _PIECE].astype(np.float64)
+            piece[0] += total
+            np.cumsum(piece, out=ends[start : start + _PIECE])
+            total = ends[start + len(piece) - 1]
+    return ends
 
 
 def _check_sum(total: float, rows: int) -> None:
