@@ -16,7 +16,10 @@ from ray_h5.planning.epoch.shuffle import RoundKeys, make_key
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 _ROUNDS = 8
-_FEW = 32
+_FEW = 64
+_HASHES = 1 << 14
+"""How many hashes are compared at a time: they stay in the cache of the processor."""
+
 _INDEPENDENT, _SLOTS, _GROUPS, _WINDOWS, _PASSES, _RANKS = range(100, 106)
 """The purposes of keys; those of an order without weights are below."""
 
@@ -252,11 +255,15 @@ def permute_each(positions: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> 
 
 
 def _ranks(positions: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    own = mix_in_place(keys + positions.astype(np.uint64) * np.uint64(GOLDEN))
-    found = np.zeros(len(positions), np.int64)
-    for other in range(int(sizes.max())):
-        hashes = mix_in_place(keys + np.uint64(other * GOLDEN % 2**64))
-        found += (hashes < own) & (other < sizes)
+    found = np.empty(len(positions), np.int64)
+    others = np.arange(int(sizes.max()))
+    steps = others.astype(np.uint64) * np.uint64(GOLDEN)
+    at_a_time = max(1, _HASHES // len(others))
+    for start in range(0, len(positions), at_a_time):
+        here = slice(start, start + at_a_time)
+        hashes = mix_in_place(keys[here, None] + steps)
+        own = np.take_along_axis(hashes, positions[here, None], axis=1)
+        found[here] = ((hashes < own) & (others < sizes[here, None])).sum(axis=1)
     return found
 
 
