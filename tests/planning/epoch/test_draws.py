@@ -250,7 +250,7 @@ def test_small_and_large_permutations_with_keys_of_their_own(size):
     assert np.array_equal(np.sort(found), np.arange(size))
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 40, 65, 90])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 40, 65])
 def test_all_permutations_are_equally_likely(size):
     keys = hashed(make_key(1), np.arange(50_000))
     places = range(size) if size <= 5 else (0, size - 1)
