@@ -56,6 +56,11 @@ def test_a_filter_chooses_what_is_drawn(paths):
     assert np.bincount(np.array(found) % 3).tolist() == [50, 50]
 
 
+def test_an_expression_of_ray_gives_weights(paths):
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=Shuffle("rows", weights=col("label") * 2), include_row_ids=True)
+    assert 0 not in {row % 3 for row in ids_of(ds)}
+
+
 def test_statistics_are_of_each_row_once(paths):
     shuffle = Shuffle("rows", 7, weights=np.arange(150) < 5)
     ds = ray_h5.read_h5(paths, columns=["x"], shuffle=shuffle)

@@ -17,7 +17,7 @@ from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_row
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weights import columns_of
+from ray_h5.planning.epoch.weighing import columns_of
 from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
@@ -220,7 +220,7 @@ def make_plan(
         # Whole windows: each chunk is then read by one task only.
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
-    weighed = () if shuffle is None else columns_of(shuffle.weights)
+    weighed = () if shuffle is None else columns_of(index, shuffle.weights)
     sources = index.sources_of([*(column.name for column in columns), *named, *weighed])
     cast = _cast_columns(index, columns)
     return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables)

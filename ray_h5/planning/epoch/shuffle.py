@@ -43,9 +43,10 @@ class Shuffle(ComparedByContent):
         contain the seed. The run that resumes takes it over.
     window_rows : int, optional
         For ``chunks``: rows that are mixed with each other. By default about the rows of a block.
-    weights : str, array, Balance or dict, optional
-        How often rows are drawn; None draws each equally often. The name of a numeric column, or an array with a
-        number for each row id, give each row a probability. `balance` of columns draws classes equally often, and a
+    weights : str, expression, array, Balance or dict, optional
+        How often rows are drawn; None draws each equally often. The name of a numeric column, an expression of Ray or
+        pyarrow over such columns (``col("w") * 2``), or an array with a number for each row id give each row a
+        probability. `balance` of columns draws classes equally often, and a
         dict of shares by file, ``{"a/*.h5": 0.3, "b/*.h5": 0.7}``, files; these two are exact, see `balance`.
     rows_per_epoch : int, optional
         Rows of an epoch; by default the number of selected rows. Without weights, an epoch continues where the last

@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, PredicateError
 from ray_h5.messages import few
 from ray_h5.planning.epoch.draws import BalancedDraws, Draws, IndependentDraws, RankedDraws
 from ray_h5.planning.epoch.pattern import make_pattern, turns_of
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weights import Balance, first_wrong, shown
+from ray_h5.planning.epoch.weights import Balance, Computed, Weights, first_wrong, shown
 from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.predicates.evaluate import comparable_type
+from ray_h5.planning.index.select import named_columns
+from ray_h5.planning.predicates.evaluate import comparable_type, project
 
 _MAX_TABLE = 1 << 24
 """Up to this number of possible classes, those that occur are found by counting."""
@@ -43,7 +44,7 @@ def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) 
         return _balanced_by_column(index, selection, weights)
     if isinstance(weights, Mapping):
         return _balanced_by_file(index, selection, weights)
-    if isinstance(weights, str):
+    if isinstance(weights, (str, Computed)):
         return weighted_draws(_column_weights(index, selection, weights), shuffle)
     assert weights is not None
     check_length(weights, index.num_rows, "the files")
@@ -99,28 +100,56 @@ def _check_sum(total: float, rows: int) -> None:
         raise OptionError(f"Shuffle: weights: the sum of the weights of {rows} selected rows is {what}")
 
 
-def _column_weights(index: RowIndex, selection: np.ndarray | None, name: str) -> np.ndarray:
-    column = _scalars(index, [name])[name]
+def columns_of(index: RowIndex, weights: Weights) -> tuple[str, ...]:
+    """Return the columns that weights are made from."""
+    if isinstance(weights, Computed):
+        try:
+            return tuple(named_columns(index, index.columns, weights.expression))
+        except PredicateError as exc:
+            raise OptionError(
+                f"Shuffle: weights={weights!r}: a column holds an array a row; expected one value a row. Pass what you "
+                "compute from it as an array with a number for each row."
+            ) from exc
+    if isinstance(weights, str):
+        return (weights,)
+    return weights.columns if isinstance(weights, Balance) else ()
+
+
+def _column_weights(index: RowIndex, selection: np.ndarray | None, weights: str | Computed) -> np.ndarray:
+    names = columns_of(index, weights)
+    columns = _scalars(index, names)
+    if isinstance(weights, str):
+        column, what = columns[weights], f"column {weights!r}"
+    else:
+        column, what = _computed(weights, columns, index.num_rows), f"weights={weights!r}"
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
         raise OptionError(
-            f"Shuffle: weights={name!r}: expected a column of numbers, found {column.type}; to draw each class equally "
-            f"often, write weights=balance({name!r})"
+            f"Shuffle: weights={weights!r}: expected a column of numbers, found {column.type}; to draw each class "
+            f"equally often, write weights=balance({names[0] if names else ''!r})"
         )
-    values = _array(column)
-    _check_present(index, column, selection, name)
-    values = values.to_numpy(zero_copy_only=False)
+    _check_present(index, column, selection, what)
+    values = _array(column).to_numpy(zero_copy_only=False)
     values = values if selection is None else values[selection]
     wrong = first_wrong(values)
     if wrong is not None:
         row = wrong if selection is None else int(selection[wrong])
         raise OptionError(
-            f"{index.files.where(row)}: column {name!r} is {values[wrong]}: expected a weight, a finite number of 0 or "
-            "more. Filter these rows, or pass weights as an array."
+            f"{index.files.where(row)}: {what} is {values[wrong]}: expected a weight, a finite number of 0 or more. "
+            "Filter these rows, or pass weights as an array."
         )
     return values
 
 
-def _check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> None:
+def _computed(weights: Computed, columns: Mapping[str, pa.ChunkedArray], num_rows: int) -> pa.ChunkedArray:
+    table = pa.table(dict(columns) or {"": pa.nulls(num_rows)})
+    try:
+        return project(weights.expression, table)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
+        types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+        raise OptionError(f"Shuffle: weights={weights!r} cannot be computed from {types}: {exc}") from exc
+
+
+def _check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, what: str) -> None:
     """Raise if a selected row has no value. NaN is a number here."""
     if not column.null_count:
         return
@@ -128,8 +157,8 @@ def _check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarr
     rows = np.flatnonzero(absent) if selection is None else selection[absent[selection]]
     if len(rows):
         raise OptionError(
-            f"{index.files.where(int(rows[0]))}: column {name!r}, which weights are made from, has no value here, and "
-            f"in {len(rows)} selected rows in all. Filter these rows."
+            f"{index.files.where(int(rows[0]))}: {what} has no value here, and in {len(rows)} selected rows in all. "
+            "Filter these rows."
         )
 
 
@@ -160,7 +189,7 @@ class _Classes:
 def _balanced_by_column(index: RowIndex, selection: np.ndarray | None, weights: Balance) -> Draws:
     columns = _scalars(index, weights.columns)
     for name, column in columns.items():
-        _check_present(index, column, selection, name)
+        _check_present(index, column, selection, f"column {name!r}")
     found = [_encoded(index, column, selection, name) for name, column in columns.items()]
     classes = found[0] if len(found) == 1 else _combined(found)
     return _balanced(classes.codes, _shares(weights, classes.values))

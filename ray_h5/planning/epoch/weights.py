@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
 from ray_h5.options import is_number
@@ -16,8 +18,8 @@ _SUM_TOLERANCE = 1e-6
 """Shares are written as decimals: 0.333333 three times is one."""
 
 _EXPECTED = (
-    "expected the name of a numeric column, an array with a number for each row, balance(column), or a dict of shares "
-    "by file"
+    "expected the name of a numeric column, an expression over such columns, an array with a number for each row, "
+    "balance(column), or a dict of shares by file"
 )
 
 
@@ -41,8 +43,27 @@ class Balance:
         return f"balance({columns!r}{f', {dict(self.shares)!r}' if self.shares else ''})"
 
 
-Weights: TypeAlias = "str | np.ndarray | Balance | Mapping[str, float] | None"
-"""Checked weights: a column, a number for each row id, classes, or shares by file."""
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Weights that an expression computes from columns.
+
+    Attributes
+    ----------
+    text : str
+        The expression, as pyarrow shows it: two with the same text are the same.
+    expression : pyarrow.compute.Expression
+        The expression.
+    """
+
+    text: str
+    expression: pc.Expression = field(compare=False)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+Weights: TypeAlias = "str | Computed | np.ndarray | Balance | Mapping[str, float] | None"
+"""Checked weights: a column, an expression, a number for each row id, classes, or shares by file."""
 
 
 def balance(columns: str | Sequence[str], shares: Mapping[Any, float] | None = None) -> Balance:
@@ -97,8 +118,10 @@ def as_weights(weights: Any) -> Weights:
     OptionError
         If it cannot be used; it names the first weight that is negative, infinite or NaN.
     """
-    if weights is None or isinstance(weights, (str, Balance)):
+    if weights is None or isinstance(weights, (str, Balance, Computed)):
         return weights
+    if isinstance(weights, pc.Expression) or hasattr(weights, "to_pyarrow"):
+        return _as_computed(weights)
     if isinstance(weights, Mapping):
         return _as_file_shares(weights)
     try:
@@ -124,16 +147,18 @@ def first_wrong(weights: np.ndarray) -> int | None:
     return None if is_good.all() else int(np.argmin(is_good))
 
 
-def columns_of(weights: Weights) -> tuple[str, ...]:
-    """Return the columns that weights are made from."""
-    if isinstance(weights, str):
-        return (weights,)
-    return weights.columns if isinstance(weights, Balance) else ()
-
-
 def shown(weights: Weights) -> str:
     """Return weights as a user writes them; an array by its length."""
     return f"<{len(weights)} numbers>" if isinstance(weights, np.ndarray) else repr(weights)
+
+
+def _as_computed(weights: Any) -> Computed:
+    """Return an expression of pyarrow, or of Ray, as weights."""
+    try:
+        expression = weights.to_pyarrow() if hasattr(weights, "to_pyarrow") else weights
+    except (TypeError, ValueError, pa.ArrowInvalid) as exc:
+        raise OptionError(f"Shuffle: weights={weights}: pyarrow has no such expression: {exc}") from exc
+    return Computed(str(expression), expression)
 
 
 def _as_file_shares(shares: Mapping[Any, Any]) -> dict[str, float]:

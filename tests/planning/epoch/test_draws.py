@@ -78,7 +78,12 @@ def is_likely(found, expected):
 # Independent draws ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weights", ["w", WEIGHTS, WEIGHTS.tolist(), WEIGHTS.astype("f4"), WEIGHTS.astype("u1")])
+HALVED = pc.field("w") / pc.scalar(2)
+
+
+@pytest.mark.parametrize(
+    "weights", ["w", HALVED, WEIGHTS, WEIGHTS.tolist(), WEIGHTS.astype("f4"), WEIGHTS.astype("u1")]
+)
 def test_rows_are_drawn_by_their_weights(files, weights):
     plan = plan_of(files, Shuffle("rows", 3, weights=weights, rows_per_epoch=20_000))
     found = epoch_of(plan)
@@ -417,6 +422,10 @@ def test_the_log_says_what_is_drawn(files):
         ("zero", "sum of the weights of 40 selected rows is 0"),
         ("label", r"column of numbers, found .*weights=balance\('label'\)"),
         ("x", r"column 'x' holds an array of shape \(8,\) a row"),
+        (pc.field("label"), r"weights=label: expected a column of numbers, found .*string"),
+        (pc.field("w") - pc.scalar(2), r"f0.h5, row 0: weights=subtract_checked\(w, 2\) is -2.0: expected a weight"),
+        (pc.field("w") * pc.field("label"), r"multiply_checked\(w, label\) cannot be computed from w: double"),
+        (pc.field("w") * pc.field("x"), r"weights=multiply_checked\(w, x\): a column holds an array a row"),
         (np.zeros(40), "is 0"),
         (np.full(40, 1e308), "is infinite"),
         (np.ones(39), "expected 40, one for each row of the files"),
@@ -499,7 +508,7 @@ def test_balance_that_cannot_be_used(arguments, said):
 
 
 def test_shuffles_with_weights_are_values():
-    for weights in ("w", np.arange(3), balance("a", {1: 0.5}), {"a": 1.0}):
+    for weights in ("w", HALVED, np.arange(3), balance("a", {1: 0.5}), {"a": 1.0}):
         one, other = Shuffle(weights=weights), Shuffle(weights=weights)
         assert one == other
         assert hash(one) == hash(other)
