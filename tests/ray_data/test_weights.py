@@ -5,8 +5,10 @@ import pytest
 from ray.data.expressions import col
 
 import ray_h5
-from ray_h5 import Shuffle, Standardize, balance
+from ray_h5 import Shuffle, Standardize, balance, set_epoch
 from ray_h5.errors import OptionError
+from ray_h5.planning.epoch.position import Remainder, position_of
+from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked
 
@@ -33,6 +35,15 @@ def test_epochs_are_those_of_plain_pytorch(paths, shuffle):
     assert ds.count() == shuffle.rows_per_epoch
     for epoch in range(2):
         assert ids_of(ds) == in_torch(paths, shuffle, epoch)
+
+
+def test_a_run_resumes_inside_an_epoch(paths):
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9, name="weighted")
+    (source,) = datasources(ds)
+    position = position_of(source.plan(), Remainder(2, (), 3), 9)  # three ranks have done a block each
+    set_epoch("weighted", 2, position=position)
+    assert ids_of(ds) == in_torch(paths, BALANCED, 2)[27:]
+    assert ids_of(ds) == in_torch(paths, BALANCED, 3)
 
 
 def test_ranks_have_equally_many_rows_and_balanced_batches(paths):
