@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.epoch.weights import balance
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
-    from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+    from ray_h5.planning.rows.kinds import Grid, Groups
+    from ray_h5.planning.rows.windows import Windows
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
@@ -74,7 +75,7 @@ _HOMES = {
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
-    "Windows": "ray_h5.planning.rows.kinds",
+    "Windows": "ray_h5.planning.rows.windows",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.shards",

@@ -19,6 +19,7 @@ def test_what_comes_before_a_turn_comes_before_each_contestant():
     assert sorted(seen[1::2]) == ["a"] * 3 + ["b"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system has no hints")
 def test_bench_cold_compares_with_the_bare_loops_and_lets_pages_go(tmp_path, monkeypatch):
     asked = []
@@ -48,6 +49,7 @@ def test_reads_of_the_bare_loop_are_all_chunks_of_all_rows(tmp_path):
     reads.run(64)
 
 
+@pytest.mark.slow
 def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkeypatch):
     from ray_h5.bench.baselines import torch_loaders
     from ray_h5.bench.cases import loader

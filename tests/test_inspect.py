@@ -1,5 +1,6 @@
 import argparse
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotHDF5Error, UnknownColumnError
 from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
@@ -256,7 +258,7 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: link 'bad' leads to " in shown
     assert shown.count(said) == 2
     assert "\nLeft out by read_h5 and H5Dataset:\n  data/demo_0 ... demo_199/words: holds an array of strings" in shown
-    assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample or an episode" in shown
+    assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample, write read_h5(" in shown
     assert "\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
     assert "group='data/demo_0'" not in shown  # the links are refused first
 
@@ -456,3 +458,48 @@ def test_advice(column, stored, expected):
 )
 def test_filters_say_how_hard_they_tried(step, expected):
     assert describe_filter(step) == expected
+
+
+def test_row_kinds_on_the_command_line(tmp_path, capsys):
+    path = str(tmp_path / "demos.h5")
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            file[f"data/demo_{number}/actions"] = np.zeros((5 + number, 7))
+            file[f"data/demo_{number}"].attrs["num_samples"] = 5 + number
+    groups = ["inspect", path, "--groups", "data/demo_*"]
+    assert main([*groups, "--attrs", "num_samples", "--key", "demo"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"actions +3 +float64 +\? x 7", shown)
+    assert "demo: string, num_samples: int64, actions: float64 (?, 7)" in shown
+    assert main([*groups, "--windows", "actions=-1:3", "--pad", "edge", "drop"]) == 0
+    assert "actions: float64 (4, 7), actions_is_pad: bool (4,)" in capsys.readouterr().out
+    assert main(["index", path, "--groups", "data/demo_*", "--dir", str(tmp_path / "index")]) == 0
+    assert "3 rows, 1 columns" in capsys.readouterr().out
+    assert main([*groups, "--windows", "actions=many"]) == 1
+    assert "expected COLUMN=START:STOP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"t0/u": (4, 9, 3, 3), "dimensions/time": (9,)}, "rows=ray_h5.Grid(2)"),
+        ({"data/action": (30, 2), "meta/episode_ends": (3,)}, "episode_ends='meta/episode_ends'"),
+        ({"action": (30, 2), "episode_index": (30,)}, "episode='episode_index'"),
+        ({"layers/dense/vars/0": (4, 2), "layers/dense/vars/1": (2,)}, "weights of a Keras model"),
+        ({f"data/demo_{i}/x": (3 + i, 2) for i in range(4)}, "rows=ray_h5.Groups('data/demo_*')"),
+    ],
+)
+def test_what_kind_a_file_looks_like(tmp_path, capsys, columns, said):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, shape in columns.items():
+            file[name] = np.zeros(shape)
+    main(["inspect", str(tmp_path / "a.h5")])
+    assert said in capsys.readouterr().out
+
+
+def test_the_advice_for_episodes_names_a_column_of_the_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a/state"], file["action"] = np.zeros((6, 2)), np.zeros((6, 3))
+        file["episode_index"] = [0, 0, 0, 1, 1, 1]
+    shown = to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
+    assert "Windows({'action': range(0, 16)}, episode='episode_index')" in shown

@@ -67,11 +67,13 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "filter": _bench("filtering", "filter"),
         "fit": _bench("fit", "fit"),
         "gpu": _bench("gpu", "gpu"),
+        "groups": _bench("groups", "groups"),
         "loader": _bench("loader", "loader"),
         "plan": _bench("plan", "plan"),
         "ray": _bench("ray_data", "ray"),
         "read": _bench("read", "read"),
         "shuffle": _bench("shuffle", "shuffle"),
+        "windows": _bench("windows", "windows"),
     }
 )
 """The benches by name, as ``ray-h5 bench NAME`` runs them."""

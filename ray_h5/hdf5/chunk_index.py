@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import h5py
 import numpy as np
@@ -30,10 +30,22 @@ class ChunkGrid:
         Shape of the column.
     chunk_shape : tuple of int
         Shape of a chunk.
+    counts : tuple of int
+        Chunks along each axis.
+    per_row : int
+        Number of chunks that contain a part of one row.
     """
 
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
+    counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    per_row: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Computed once: they are needed for each chunk that is decoded.
+        counts = tuple(-(-n // c) if c else 0 for n, c in zip(self.shape, self.chunk_shape, strict=True))
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "per_row", math.prod(counts[1:]))
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ChunkGrid:
@@ -41,16 +53,6 @@ class ChunkGrid:
         chunk_shape = layout.chunk_shape or layout.shape
         # An array type adds axes to the rows. Chunks do not have these axes.
         return cls(layout.shape[: len(chunk_shape)], chunk_shape)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
-        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
-
-    @property
-    def per_row(self) -> int:
-        """Number of chunks that contain a part of one row."""
-        return math.prod(self.counts[1:])
 
     @property
     def chunk_rows(self) -> int:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import h5py
 
@@ -31,11 +32,13 @@ from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
-from ray_h5.hdf5.parts import Address
+from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
-from ray_h5.hdf5.reading.segmented_column import SegmentedColumn
+from ray_h5.hdf5.reading.jobs import Job
+from ray_h5.hdf5.reading.run_request import RunRequest
+from ray_h5.hdf5.reading.segmented_column import SegmentedColumn, class_columns
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import FileIdentity
@@ -50,6 +53,14 @@ MAX_INDEX_BYTES = 256 << 20
 
 
 ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColumn
+
+
+def jobs_of(reader: ColumnReader, part: Part, library: OpenLibrary) -> list[Job]:
+    """Return the work of a part of a read."""
+    if isinstance(reader, SegmentedColumn):
+        return reader.jobs(part.request, part.out, library)
+    request = part.request.listed() if isinstance(part.request, RunRequest) else part.request
+    return reader.jobs(request, part.out, library)
 
 
 class OpenFile:
@@ -76,6 +87,7 @@ class OpenFile:
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
         self._readers: dict[str | GridAddress, ColumnReader] = {}
+        self._class_columns: WeakKeyDictionary[Segments, list[DirectColumn]] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.index_bytes = 0
 
@@ -126,7 +138,9 @@ class OpenFile:
         if isinstance(address, Segments):
             index_of = partial(self._index_of, library=library)
             reader_of = partial(self._segment_reader, library=library)
-            return SegmentedColumn(self.path, address, self.byte_source, index_of, reader_of)
+            if (columns := self._class_columns.get(address)) is None:
+                columns = self._class_columns[address] = class_columns(self.path, address, self.byte_source)
+            return SegmentedColumn(self.path, address, self.byte_source, columns, index_of, reader_of)
         with self._lock:
             if address not in self._readers:
                 if isinstance(address, GridAddress):

@@ -13,6 +13,7 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reading.casting import Casting, LostValue, as_casting, cast_error, checked
 from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.grid_column import GridAddress
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.segments import Segments
 
 Address: TypeAlias = str | GridAddress | Segments
@@ -21,10 +22,10 @@ Address: TypeAlias = str | GridAddress | Segments
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part of a read: rows of one column, and the array that they go to."""
+    """A part of a read: rows of one column, and the array that they go to. Runs are for segments alone."""
 
     address: Address
-    request: Request
+    request: Request | RunRequest
     out: np.ndarray
 
 

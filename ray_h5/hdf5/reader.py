@@ -21,10 +21,19 @@ from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
-from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, open_file
+from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, jobs_of, open_file
 from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
-from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows
+from ray_h5.hdf5.reading.arguments import (
+    Rows,
+    as_names,
+    as_places,
+    as_request,
+    as_rows,
+    check_fit,
+    common_rows,
+    hint_of_groups_with,
+)  # fmt: skip
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
@@ -169,8 +178,8 @@ class RowReader:
         found, absent = self._retrying(lambda: self._find(wanted))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
-            layout = self.layout
-            raise UnknownColumnError(f"{error}.{near_names(name, [*layout.columns, *layout.refused])}") from error
+            names = [*self.layout.columns, *self.layout.refused]
+            raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of_groups_with(name, names)}") from None
         return found
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
@@ -307,7 +316,7 @@ class RowReader:
             for number, part in enumerate(read.parts):
                 reader = file.reader(part.address, library)
                 if not reader.needs_library:
-                    known[number] = reader.jobs(part.request, part.out, library)
+                    known[number] = jobs_of(reader, part, library)
         return Extents(file.byte_source, ranges_of([job for jobs in known.values() for job in jobs]))
 
     def run(self, read: FileRead) -> None:
@@ -328,7 +337,7 @@ class RowReader:
             known = read.jobs_of(file)
             try:
                 for number, (part, reader) in enumerate(zip(read.parts, readers, strict=True)):
-                    jobs += known[number] if number in known else reader.jobs(part.request, part.out, library)
+                    jobs += known[number] if number in known else jobs_of(reader, part, library)
                 ahead.begin(lambda: Extents(file.byte_source, ranges_of(jobs)))
                 self.stats.add(run_jobs(jobs, self.threads, ahead))
             except LostValue as exc:

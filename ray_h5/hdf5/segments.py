@@ -5,13 +5,94 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
 from ray_h5.hdf5.layout import ColumnLayout
 
+
+@dataclass(frozen=True, eq=False)
+class Texts(Sequence[bytes]):
+    """Many short texts as one: 10^6 of them are two arrays, and not 10^6 objects, in memory and in a pickle.
+
+    Attributes
+    ----------
+    data : bytes
+        The texts, one after the other.
+    ends : numpy.ndarray
+        int64: where each of them ends.
+    """
+
+    data: bytes
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Texts:
+        """Return the same texts."""
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        return cls(b"".join(texts), np.cumsum(sizes))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Texts: ...
+    def __getitem__(self, at: int | slice) -> bytes | Texts:
+        if isinstance(at, slice):
+            return Texts.of([self[i] for i in range(*at.indices(len(self)))])
+        at = range(len(self))[at]
+        return self.data[self.ends[at - 1] if at else 0 : self.ends[at]]
+
+    def take(self, at: np.ndarray) -> np.ndarray:
+        """Return some texts, as an array of objects."""
+        begins = np.where(at > 0, self.ends[at - 1], 0).tolist() if len(self) else []
+        found = np.empty(len(at), object)
+        found[:] = [self.data[a:b] for a, b in zip(begins, self.ends[at].tolist(), strict=True)]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Paths(Sequence[str]):
+    """Paths in a file: those of groups, or of what has one name in each of them.
+
+    Attributes
+    ----------
+    groups : Texts
+        The groups, in UTF-8.
+    below : str
+        What is added to each: ``"/actions"``; nothing for the groups themselves.
+    """
+
+    groups: Texts
+    below: str = ""
+
+    @classmethod
+    def of(cls, paths: Sequence[str]) -> Paths:
+        """Return the same paths."""
+        return cls(Texts.of([path.encode() for path in paths]))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Paths: ...
+    def __getitem__(self, at: int | slice) -> str | Paths:
+        if isinstance(at, slice):
+            return Paths(self.groups[at], self.below)
+        return self.groups[at].decode() + self.below
+
+
 NOT_WRITTEN = -1
 """Offset of a contiguous dataset that was never written."""
+
+
+MISSING = -1
+"""Class of a segment where a group lacks the column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +106,13 @@ class Segments:
     ----------
     name : str
         The column.
-    paths : sequence of str
-        The datasets, below the group that the file was opened with; None where a group lacks the column.
+    paths : Paths
+        The datasets, below the group that the file was opened with. A group may lack the column; see `class_of`.
     layouts : tuple of ColumnLayout
         One layout for each class of segments: segments that agree in all but their names, lengths and places. Its
         first axis has one unit.
     class_of : numpy.ndarray
-        int32: the class of each segment; -1 where a group lacks the column.
+        int32: the class of each segment, or `MISSING`.
     shapes : numpy.ndarray
         int64 of shape (segments, axes): the shape of each dataset, with the axes of an array type.
     offsets : numpy.ndarray
@@ -41,7 +122,7 @@ class Segments:
     """
 
     name: str
-    paths: Sequence[str | None]
+    paths: Paths
     layouts: tuple[ColumnLayout, ...]
     class_of: np.ndarray
     shapes: np.ndarray
@@ -52,10 +133,15 @@ class Segments:
         return len(self.class_of)
 
     @cached_property
+    def is_there(self) -> np.ndarray:
+        """bool: whether each group has the column."""
+        return self.class_of != MISSING
+
+    @cached_property
     def lengths(self) -> np.ndarray:
         """int64: the units of each segment."""
         if self.single:
-            return (self.class_of >= 0).astype(np.int64)
+            return self.is_there.astype(np.int64)
         return self.shapes[:, 0] if self.shapes.shape[1] else np.zeros(len(self), np.int64)
 
     @cached_property
@@ -74,7 +160,7 @@ class Segments:
         """Shape of a segment; None for an axis along which they differ."""
         if self.single:
             return self.layouts[0].row_shape
-        there = self.shapes[self.class_of >= 0]
+        there = self.shapes[self.is_there]
         if not len(there):
             return (None,) * self.shapes.shape[1]
         same = (there == there[0]).all(axis=0)
@@ -101,17 +187,17 @@ class GroupTable:
 
     Attributes
     ----------
-    names : tuple of str
+    names : Paths
         Their paths, below the group that the file was opened with.
     columns : dict of str to Segments
         Their datasets, by the name below each group.
-    attributes : dict of str to numpy.ndarray
-        The attributes that were asked for: one value for each group. Strings are objects.
+    attributes : dict of str to numpy.ndarray or Texts
+        The attributes that were asked for: one value for each group.
     """
 
-    names: tuple[str, ...]
+    names: Paths
     columns: dict[str, Segments]
-    attributes: dict[str, np.ndarray]
+    attributes: dict[str, np.ndarray | Texts]
 
     def __len__(self) -> int:
         return len(self.names)

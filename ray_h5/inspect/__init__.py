@@ -44,6 +44,61 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )
+    add_row_kinds(parser.add_argument_group("what a row is (docs/rows.md; by default an index of the first axis)"))
+
+
+def add_row_kinds(group: argparse._ArgumentGroup) -> None:
+    """Add the arguments that say what a row is."""
+    group.add_argument("--groups", metavar="GLOB", help="each HDF5 group that matches, such as 'data/demo_*'")
+    group.add_argument("--attrs", nargs="+", default=(), metavar="NAME", help="attributes of these groups as columns")
+    group.add_argument("--key", metavar="NAME", help="a column with the path of the group")
+    group.add_argument("--grid", type=int, metavar="AXES", help="an index of this many leading axes")
+    group.add_argument(
+        "--windows", nargs="+", metavar="COLUMN=STEPS", help="a step of an episode: actions=0:16, obs/image=-1,0"
+    )
+    group.add_argument("--stride", type=int, default=1, metavar="STEPS", help="steps between windows")
+    group.add_argument("--pad", nargs="+", default=["edge"], help="edge, zero or drop; two are for beginning and end")
+    group.add_argument("--episode", metavar="COLUMN", help="a column with one value for each episode")
+    group.add_argument("--episode-ends", metavar="COLUMN", help="a dataset with the ends of episodes")
+
+
+def _row_kinds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments `rows` and `windows` of `read_h5`."""
+    from ray_h5.errors import OptionError
+    from ray_h5.planning.rows.kinds import Grid, Groups
+    from ray_h5.planning.rows.windows import Windows
+
+    if arguments.groups is not None and arguments.grid is not None:
+        raise OptionError("--groups and --grid: a row is one or the other")
+    if arguments.groups is None and (arguments.attrs or arguments.key):
+        raise OptionError("--attrs and --key are of groups: pass --groups too")
+    rows: Any = None if arguments.grid is None else Grid(arguments.grid)
+    if arguments.groups is not None:
+        rows = Groups(arguments.groups, attrs=tuple(arguments.attrs), key=arguments.key)
+    windows = None
+    if arguments.windows:
+        pad = arguments.pad[0] if len(arguments.pad) == 1 else tuple(arguments.pad)
+        windows = Windows(
+            dict(map(_window, arguments.windows)),
+            stride=arguments.stride,
+            pad=pad,
+            episode=arguments.episode,
+            episode_ends=arguments.episode_ends,
+        )
+    return {"rows": rows, "windows": windows}
+
+
+def _window(given: str) -> tuple[str, Any]:
+    """Return the column and the offsets of ``actions=0:16`` or ``image=-1,0``."""
+    from ray_h5.errors import OptionError
+
+    name, _, steps = given.rpartition("=")
+    try:
+        if ":" in steps:
+            return name, range(*map(int, steps.split(":")))
+        return name, [int(step) for step in steps.split(",")]
+    except (ValueError, TypeError):
+        raise OptionError(f"--windows {given}: expected COLUMN=START:STOP or COLUMN=STEP,STEP") from None
 
 
 def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
@@ -57,6 +112,7 @@ def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
         allow_external=arguments.allow_external,
         file_extensions=arguments.file_extensions or DEFAULT_EXTENSIONS,
         ignore_missing_paths=arguments.ignore_missing_paths,
+        **_row_kinds(arguments),
         **more,
     )
 

@@ -32,7 +32,7 @@ class ColumnReport:
         The name, the kind of values, and the dtype that a read delivers.
     rows : int
         Length of the first axis.
-    row_shape : tuple of int
+    row_shape : tuple of int or None
         Shape of a row.
     storage : str
         Layout class of the dataset.
@@ -58,7 +58,7 @@ class ColumnReport:
     kind: str
     dtype: str
     rows: int
-    row_shape: tuple[int, ...]
+    row_shape: tuple[int | None, ...]
     storage: str
     chunk_shape: tuple[int, ...] | None
     pipeline: tuple[str, ...]
@@ -76,12 +76,12 @@ class ColumnReport:
             kind=layout.kind,
             dtype=_dtype(layout),
             rows=layout.num_rows,
-            row_shape=layout.row_shape,
+            row_shape=layout.ragged_shape or layout.row_shape,
             storage=layout.storage,
             chunk_shape=layout.chunk_shape,
             pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
             stored_bytes=stored_bytes,
-            real_bytes=None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes,
+            real_bytes=_real_bytes(layout),
             direct=layout.direct,
             advice=advice(layout, stored_bytes, notes),
             enum=notes.enum,
@@ -226,7 +226,15 @@ def _shuffled(index: RowIndex, unit: str) -> str:
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
 
 
+def _real_bytes(layout: ColumnLayout) -> int | None:
+    if layout.kind == "ragged":
+        return layout.num_rows * layout.item_bytes
+    return None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
+
+
 def _dtype(layout: ColumnLayout) -> str:
+    if layout.kind == "ragged":
+        return str(layout.element)
     if layout.kind in {"number", "bool"}:
         return layout.dtype.name
     return f"list of {layout.element}" if layout.element is not None else layout.kind

@@ -92,5 +92,5 @@ def _range(counts: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}..{high}"
 
 
-def _axes(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
+def _axes(shape: Sequence[int | None]) -> str:
+    return " x ".join("?" if length is None else str(length) for length in shape)

@@ -120,7 +120,7 @@ def _grids(columns: Sequence[ColumnReport]) -> Iterator[str]:
     """Yield advice for columns with an axis of time after the first axis."""
     times = {each.rows: each.name for each in columns if not each.row_shape and _last(each.name) in _TIMES}
     for each in columns:
-        if each.row_shape and (time := times.get(each.row_shape[0])) is not None and each.rows not in times:
+        if each.row_shape and (time := times.get(each.row_shape[0] or -1)) is not None and each.rows not in times:
             yield (
                 f"{each.name} of {(each.rows, *each.row_shape)}: the second axis is as long as {time!r}. If each of "
                 "its steps is a sample, write read_h5(paths, rows=ray_h5.Grid(2)): see docs/rows.md"
@@ -135,9 +135,17 @@ def _episodes(columns: Sequence[ColumnReport]) -> Iterator[str]:
         if option and not each.row_shape:
             yield (
                 f"{each.name}: rows may be steps of episodes. For windows of an episode, write read_h5(paths, "
-                f"windows=ray_h5.Windows({{'actions': range(0, 16)}}, {option}={each.name!r})): see docs/rows.md"
+                f"windows=ray_h5.Windows({{{_of_steps(columns)!r}: range(0, 16)}}, {option}={each.name!r})): see "
+                "docs/rows.md"
             )
             return
+
+
+def _of_steps(columns: Sequence[ColumnReport]) -> str:
+    """Return the column of which windows are most likely wanted: actions, or else the first one of arrays."""
+    names = [each.name for each in columns if each.kind == "number" and each.row_shape]
+    actions = [name for name in names if _last(name).startswith("action")]
+    return next(iter([*actions, *names]), "actions")
 
 
 def _weights(columns: Sequence[ColumnReport]) -> Iterator[str]:

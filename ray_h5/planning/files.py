@@ -13,7 +13,8 @@ from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
-from ray_h5.planning.rows.kinds import as_kind, as_windows
+from ray_h5.planning.rows.kinds import as_kind
+from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
 
 

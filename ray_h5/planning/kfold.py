@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.options import as_integer
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.lookup import Spread, read_ahead
@@ -18,6 +18,12 @@ from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.predicates.criteria import RowFold
 from ray_h5.planning.predicates.evaluate import comparable_type
 from ray_h5.planning.predicates.index_columns import fold_of_rows
+from ray_h5.planning.rows.view import EPISODE
+
+_EPISODES = (
+    f" {EPISODE!r} is a column of rows=Groups(...) and of windows=Windows(...): pass kfold the rows= and windows= of "
+    "read_h5 or H5Dataset."
+)
 
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
@@ -38,8 +44,8 @@ def fold_predicates(
     ------
     OptionError
         As `fold_values` does, or if `group` or `stratify` is no name.
-    SchemaMismatchError
-        If files lack a column; the message says which argument names it.
+    SchemaMismatchError, PredicateError
+        If files lack a column, or it holds an array a row; the message says which argument names it.
     """
     for option, name in (("group", group), ("stratify", stratify)):
         if name is not None and not isinstance(name, str):
@@ -80,9 +86,17 @@ def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spre
 
 def _with(files: FileOptions, option: str, name: str, columns: list[str], spread: Spread) -> RowIndex:
     try:
-        return files.index(columns, spread)
+        index = files.index(columns, spread)
     except SchemaMismatchError as exc:
-        raise type(exc)(f"kfold: {option}={name!r}: {exc}") from exc
+        hint = _EPISODES if name == EPISODE and isinstance(exc, UnknownColumnError) else ""
+        raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint}") from None
+    spec = index.find([name])[name]
+    if not spec.is_scalar:
+        raise PredicateError(
+            f"kfold: {option}={name!r}: the column holds an array of shape {spec.shown_shape} a row; expected a column "
+            "with one value a row, such as a patient or a class"
+        )
+    return index
 
 
 def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:

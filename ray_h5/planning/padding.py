@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.reading.casting import cast_error, lost
+from ray_h5.messages import no_column
 from ray_h5.options import is_number
 from ray_h5.planning.schema import ColumnSpec
 
@@ -49,14 +50,72 @@ class Padding:
     def __repr__(self) -> str:
         return f"Padding({self._pad!r})"
 
-    def value(self, name: str) -> float | None:
-        """Return what fills up rows of a column; None if it is not padded."""
+    @property
+    def names(self) -> list[str]:
+        """The columns that have a value of their own."""
+        return list(self._pad) if isinstance(self._pad, dict) else []
+
+    def value(self, name: str, dtype: np.dtype | None = None) -> float | None:
+        """Return what fills up rows of a column; None if it is not padded.
+
+        One value for all columns is for those of numbers: text of a dtype that is given is not padded.
+        """
+        if not isinstance(self._pad, dict) and dtype is not None and dtype.kind not in "biufc":
+            return None
         found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if found is None or found is False else 0.0 if found is True else found
 
+    def check_names(self, columns: Collection[str]) -> None:
+        """Raise `UnknownColumnError` if there is no column of a name."""
+        for name in self.names:
+            if name not in columns:
+                raise UnknownColumnError(f"pad: {no_column([name], columns)}")
 
-def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarray]:
+    def fills(self, columns: Mapping[str, ColumnSpec]) -> dict[str, float]:
+        """Return what fills up each column of varying shape; columns that are not padded are left out.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is no column of a name.
+        UnsupportedColumnError
+            If a column holds no numbers, or does not have the value that fills it up; or the column of the lengths
+            has the name of another one.
+        """
+        self.check_names(columns)
+        found = {}
+        for name, spec in columns.items():
+            fill = self.value(name, spec.element)
+            if spec.element is None or spec.kind != "ragged" or fill is None:
+                continue
+            _fill_of(name, fill, spec.element)
+            check_length_name(name, columns)
+            found[name] = fill
+        return found
+
+
+def check_length_name(name: str, columns: Collection[str]) -> None:
+    """Raise `UnsupportedColumnError` if there is a column with the name of the lengths of a padded one."""
+    if name + LENGTH in columns:
+        raise UnsupportedColumnError(
+            f"pad: the lengths of column {name!r} would be column {name + LENGTH!r}, which there is already. "
+            f"Leave one of them out with columns=[...], or {name!r} out of pad={{...}}."
+        )
+
+
+def cast_rows(
+    rows: Sequence[np.ndarray | None], spec: ColumnSpec, where: Callable[[int], str] | None = None
+) -> Sequence[np.ndarray | None]:
     """Return rows of varying shape in the dtype that they are delivered in.
+
+    Parameters
+    ----------
+    rows : sequence of numpy.ndarray
+        The rows as they were read.
+    spec : ColumnSpec
+        The column.
+    where : callable, optional
+        Returns the place of row i of `rows`, its file and its number there, for messages.
 
     Raises
     ------
@@ -64,18 +123,27 @@ def cast_rows(rows: Sequence[np.ndarray], spec: ColumnSpec) -> Sequence[np.ndarr
         If a value is lost, unless the casting of the column is "unsafe".
     """
     element = spec.element
-    if element is None or all(row.dtype == element for row in rows):
+    if element is None or all(row is None or row.dtype == element for row in rows):
         return rows
-    found = []
-    for row in rows:
+    found: list[np.ndarray | None] = []
+    for i, row in enumerate(rows):
+        if row is None:
+            found.append(row)
+            continue
         if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
-            raise cast_error(f"column {spec.name!r}", row[wrong][0], element)
+            place = "" if where is None else f"{where(i)}: "
+            raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
         found.append(np.asarray(row).astype(element))
     return found
 
 
 def pad_rows(
-    name: str, rows: Sequence[np.ndarray], fill: float, dtype: np.dtype | None = None, axes: int | None = None
+    name: str,
+    rows: Sequence[np.ndarray | None],
+    fill: float,
+    dtype: np.dtype | None = None,
+    axes: int | None = None,
+    ragged: tuple[int | None, ...] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return rows as one array, and their lengths.
 
@@ -83,7 +151,7 @@ def pad_rows(
     ----------
     name : str
         The column, for messages.
-    rows : sequence of numpy.ndarray
+    rows : sequence of numpy.ndarray or None
         Arrays with the same number of axes.
     fill : float
         The value after the end of a shorter row.
@@ -91,6 +159,8 @@ def pad_rows(
         dtype of the result; by default that of the first row.
     axes : int, optional
         Axes of a row, for when there are no rows.
+    ragged : tuple of (int or None), optional
+        The shape of a row, with None for axes along which rows of the column differ. By default what these rows show.
 
     Returns
     -------
@@ -105,18 +175,35 @@ def pad_rows(
     UnsupportedColumnError
         If rows hold no numbers, or `fill` is no value of their dtype.
     """
-    wanted = dtype if dtype is not None else rows[0].dtype if len(rows) else np.dtype(np.float32)
-    count = axes if axes is not None else rows[0].ndim if len(rows) else 1
-    if wanted.kind not in "biufc":
-        raise UnsupportedColumnError(f"pad: column {name!r} holds values of dtype {wanted}; only numbers can be padded")
-    value = np.asarray(fill).astype(wanted)
-    if wanted.kind in "iub" and value != fill:
-        raise UnsupportedColumnError(f"pad: column {name!r} has dtype {wanted}, which cannot hold {fill}")
-    shapes = np.array([row.shape for row in rows], np.int64).reshape(len(rows), count)
+    known = next((row for row in rows if row is not None), np.empty(0, np.float32))
+    wanted = known.dtype if dtype is None else dtype
+    count = known.ndim if axes is None else axes
+    # Where a group lacks the column, the length is 0.
+    arrays = [np.empty((0,) * count, wanted) if row is None else row for row in rows]
+    value = _fill_of(name, fill, wanted)
+    shapes = np.array([row.shape for row in arrays], np.int64).reshape(len(rows), count)
     longest = shapes.max(axis=0, initial=0)
     out = np.full((len(rows), *longest.tolist()), value, wanted)
-    for i, row in enumerate(rows):
-        there: Any = (i, *map(slice, row.shape))
-        out[there] = row
-    one_axis = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+    for i, row in enumerate(arrays):
+        inside: Any = (i, *map(slice, row.shape))
+        out[inside] = row
+    there = np.array([row is not None for row in rows], bool)
+    one_axis = bool((shapes[there, 1:] == shapes[there][:1, 1:]).all()) if ragged is None else None not in ragged[1:]
     return out, shapes[:, 0].copy() if one_axis else shapes
+
+
+def _fill_of(name: str, fill: float, dtype: np.dtype) -> np.ndarray:
+    """Return what fills up rows, in their dtype; raise if the dtype does not have it."""
+    if dtype.kind not in "biufc":
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} holds text or other values that are no numbers; only numbers can be padded. Leave "
+            "it out of pad={...}, and a batch has a list of its rows."
+        )
+    value = np.asarray(fill)
+    value = value.astype(np.float64) if value.dtype == object else value  # an integer beyond int64
+    if (dtype.kind == "b" and value not in (0, 1)) or lost(np.atleast_1d(value), dtype, "rounded").any():
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} has dtype {dtype}, which cannot hold {fill}. Pass a value that it holds, as with "
+            f"pad={{{name!r}: 0}}."
+        )
+    return value.astype(dtype)

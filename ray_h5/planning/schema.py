@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -74,6 +74,12 @@ class ColumnSpec:
                 f"deliver arrays of numbers and booleans only. RowReader reads it; or write {instead}."
             )
         held = layout.dtype if layout.element is None else layout.element
+        if layout.kind == "ragged" and not _is_held(held, len(layout.ragged_shape)):
+            raise UnsupportedColumnError(
+                f"{layout.where} has rows of varying shape that hold {held} with {len(layout.ragged_shape)} axes; "
+                "read_h5 and H5Dataset deliver those of numbers and booleans, and lists of strings. RowReader reads "
+                "it; or leave it out with columns=[...]."
+            )
         if has_long_double(held):
             found = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
             raise UnsupportedColumnError(
@@ -162,14 +168,29 @@ class ColumnSpec:
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
 
+    @property
+    def shown_shape(self) -> str:
+        """The shape of a row, for messages; ``?`` stands for a length that varies."""
+        shape = self.ragged_shape if self.kind == "ragged" else self.tensor_shape
+        return shown_shape(shape)
+
     def __str__(self) -> str:
         if self.kind == "ragged":
-            shape = ", ".join("?" if n is None else str(n) for n in self.ragged_shape)
-            return f"{self.element} ({shape}{',' if len(self.ragged_shape) == 1 else ''})"
+            return f"{self.element} {self.shown_shape}"
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
+
+
+def _is_held(element: np.dtype, axes: int) -> bool:
+    """Return whether rows of varying shape can be delivered: arrays of numbers, or lists of strings."""
+    return element.kind in "biufc" or (element.kind in "SO" and axes == 1)
+
+
+def shown_shape(shape: Sequence[int | None]) -> str:
+    """Return a shape as text; ``?`` stands for a length that varies."""
+    return f"({', '.join('?' if n is None else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"
 
 
 def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:

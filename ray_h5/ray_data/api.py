@@ -13,7 +13,8 @@ from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.kinds import RowKind
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits

@@ -47,12 +47,16 @@ def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
 
 def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) -> pa.Array:
     rows = block.rows
+
+    def where(row: int) -> str:
+        return plan.files.where(int(rows.row_ids[row]))
+
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
-            return ragged_array(rows.arrays[name], spec)
+            return ragged_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
         if spec.is_scalar:
-            return scalar_to_arrow(array, spec, lambda row: plan.files.where(int(rows.row_ids[row])))
+            return scalar_to_arrow(array, spec, where)
         return ArrowTensorArray.from_numpy(array, column_name=name)
     if name == ROW_KEY_SPEC.name:
         return pa.array(_row_keys(plan, block))

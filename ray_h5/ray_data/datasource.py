@@ -27,7 +27,8 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
-from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.kinds import RowKind
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column

@@ -24,7 +24,8 @@ from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, DatedText, 
 from ray_h5.planning.predicates.evaluate import no_scalar, passing
 from ray_h5.planning.predicates.index_columns import compared
 from ray_h5.planning.predicates.virtual_columns import occurs
-from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.kinds import RowKind
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 from ray_h5.ray_data.tasks import in_tasks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from ray_h5.planning.padding import cast_rows
 from ray_h5.planning.schema import ColumnSpec
 
 
-def ragged_array(rows: np.ndarray, spec: ColumnSpec) -> pa.Array:
+def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
     """Return rows of varying shape: tensors, or lists of text. Numbers are not copied where they lie in one array.
 
     Parameters
@@ -22,22 +22,35 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec) -> pa.Array:
         Objects: an array for each row.
     spec : ColumnSpec
         The column.
+    where : callable, optional
+        Returns the place of row i, for messages.
     """
     assert spec.element is not None
+    missing = np.array([row is None for row in rows], bool)
+    if missing.any():
+        rows = _filled(rows, spec)
     if spec.element.kind not in "biufc":
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
         flat = np.concatenate([*rows, np.empty(0, object)])
-        return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, pa.string()))
+        return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, pa.string()), mask=pa.array(missing))
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
     axes = len(spec.ragged_shape) + len(parts)
     shapes = np.array([(*row.shape, *parts) for row in rows], np.int64).reshape(len(rows), axes)
-    flat = _flat(cast_rows(list(rows), spec), spec.element)
+    flat = _flat([row for row in cast_rows(list(rows), spec, where) if row is not None], spec.element)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
     data = pa.LargeListArray.from_arrays(pa.array(offsets), _values(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
     shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
-    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"])
+    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
     return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
+
+
+def _filled(rows: np.ndarray, spec: ColumnSpec) -> np.ndarray:
+    """Return rows with empty arrays for those that are None."""
+    found = rows.copy()
+    for i in np.flatnonzero([row is None for row in rows]).tolist():
+        found[i] = np.empty((0,) * len(spec.ragged_shape), spec.element)
+    return found
 
 
 def _flat(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray:

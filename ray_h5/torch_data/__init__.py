@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.epoch.weights import balance
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
-    from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+    from ray_h5.planning.rows.kinds import Grid, Groups
+    from ray_h5.planning.rows.windows import Windows
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
@@ -82,8 +83,8 @@ _NAMES = {
     "planning.rows.kinds": (
         "Grid",
         "Groups",
-        "Windows",
     ),
+    "planning.rows.windows": ("Windows",),
     "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.compat.combined": ("CombinedHDF5Dataset",),
     "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),

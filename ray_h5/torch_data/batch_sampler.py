@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 
 from ray_h5.errors import PositionError
 from ray_h5.options import as_integer
-from ray_h5.torch_data.sampler_state import State
+from ray_h5.torch_data.sampler_state import State, check_is_state
 from ray_h5.torch_data.samplers import OrderSampler
 
 
@@ -95,5 +95,6 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
 
 def check_between_batches(state: Mapping[str, Any]) -> None:
     """Raise a PositionError if a state was taken inside a batch: the rest of it is no whole batch."""
+    check_is_state(state)
     if state.get("within"):
         raise PositionError("load_state_dict: expected a state taken between batches, found one inside a batch")

@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -27,12 +28,13 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
-from ray_h5.planning.rows.kinds import RowKind, Windows
-from ray_h5.planning.schema import Cast
+from ray_h5.planning.rows.kinds import RowKind
+from ray_h5.planning.rows.windows import Windows
+from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
-from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, unpadded_sample_of
+from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
 from ray_h5.torch_data.reading.tensors import ragged_to_torch, to_torch
 
 Transform = Callable[[Any], Any]
@@ -159,8 +161,10 @@ class H5Dataset(BatchedDataset):
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
         )
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform={transform!r}: expected a function of a sample, or None")
         self.transform = transform
-        self.padding = Padding.of(pad)
+        self._padding = Padding.of(pad)
         self._files = replace(files, cast=self._cast(files.cast))
         names = None if columns is None else as_names(columns)
         self._choice = names, None if predicate is None else as_expression(predicate)
@@ -178,11 +182,15 @@ class H5Dataset(BatchedDataset):
         self._specs = [delivered[name] for name in self._index.columns]
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
+        self._fills = self._fills_of(self._padding)
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
+
+    def _fills_of(self, padding: Padding | None) -> dict[str, float]:
+        return {} if padding is None else padding.fills({spec.name: spec for spec in self._specs})
 
     @property
     def columns(self) -> list[str]:
@@ -246,7 +254,19 @@ class H5Dataset(BatchedDataset):
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
         arrays = self._source.new_batch(len(indices)) if out is None else out
         self._cache.read_into(arrays, indices)
+        for name, spec in self._ragged.items():
+            self._cast_ragged(arrays[name], spec, indices)
         return arrays
+
+    def _cast_ragged(self, rows: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:
+        """Cast rows of varying shape here, where it is known which rows they are, for messages."""
+        if spec.element is None or spec.element.kind not in "biufc":
+            return
+        plan, stored = self._source.plan, list(rows)
+        cast = cast_rows(stored, spec, lambda i: plan.files.where(int(plan.row_ids(indices[i : i + 1])[0])))
+        if cast is not stored:
+            for i, row in enumerate(cast):
+                rows[i] = row
 
     def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[dict[str, np.ndarray]]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
@@ -265,8 +285,10 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        batch = batch_of(arrays, self._whole(arrays), sample_of if self.padding is None else unpadded_sample_of)
-        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+        part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
+        batch = batch_of(arrays, self._whole(arrays), part)
+        transform = self.transform
+        return batch if transform is None else [transformed(transform, sample) for sample in batch]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""
@@ -284,7 +306,8 @@ class H5Dataset(BatchedDataset):
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""
         other = copy.copy(self)
-        other.padding = Padding.of(pad)
+        other._padding = Padding.of(pad)
+        other._fills = self._fills_of(other._padding)
         return other
 
     def close(self) -> None:
@@ -316,19 +339,18 @@ class H5Dataset(BatchedDataset):
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         whole = Sample((name, self._values(name, values)) for name, values in arrays.items())
-        return whole if self.padding is None else self._padded(whole, arrays)
+        return self._padded(whole, arrays) if self._fills else whole
 
     def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return a batch whose rows of varying shape are padded, with their lengths."""
-        assert self.padding is not None
         padded = Sample()
         for name, values in whole.items():
-            spec, fill = self._ragged.get(name), self.padding.value(name)
-            if spec is None or fill is None:
+            if name not in self._fills:
                 padded[name] = values
                 continue
-            rows = cast_rows([np.asarray(row) for row in arrays[name]], spec)
-            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape))
+            spec, fill = self._ragged[name], self._fills[name]
+            rows = cast_rows(list(arrays[name]), spec)
+            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape), spec.ragged_shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

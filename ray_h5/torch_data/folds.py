@@ -11,7 +11,8 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import where
-from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.kinds import RowKind
+from ray_h5.planning.rows.windows import Windows
 
 
 def kfold(

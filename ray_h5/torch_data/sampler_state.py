@@ -92,6 +92,7 @@ class SamplerState:
         return {**self._described, "epoch": self.epoch, "done": done, "within": within, "split": self._split}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_is_state(state)
         expected = self._with_seed_of(state)
         found = {name: state.get(name) for name in expected}
         if found != expected:
@@ -127,6 +128,14 @@ class SamplerState:
         check_count("load_state_dict: seed", seed, 0)
         unit, _, *others = self._described["shuffle"]
         return {**self._described, "shuffle": [unit, seed, *others]}
+
+
+def check_is_state(state: object) -> None:
+    """Raise a PositionError if a state is no dict, such as the None of a checkpoint without one."""
+    if not isinstance(state, Mapping):
+        raise PositionError(
+            f"load_state_dict: expected the dict that state_dict() returned, found a {type(state).__name__}"
+        )
 
 
 def _parts(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.planning.index.row_index import build_index
 from ray_h5.planning.kfold import fold_values
-from ray_h5.torch_data import H5Dataset, kfold
+from ray_h5.torch_data import Groups, H5Dataset, any_equal, kfold, where
 
 
 def write(path, **columns):
@@ -150,6 +150,29 @@ def test_any_groups(tmp_path_factory, groups, k, seed, stratify):
 def test_what_cannot_be_folded(patients, k, group, stratify, error, says):
     with pytest.raises(error, match=says):
         fold_values(build_index(patients, ["guid"]), k, group, stratify, 0)
+
+
+@pytest.mark.parametrize("arguments", [{"stratify": "x"}, {"group": "x"}, {"group": "guid", "stratify": "x"}])
+def test_a_column_of_arrays(patients, arguments):
+    wrong = "stratify" if "stratify" in arguments else "group"
+    with pytest.raises(PredicateError, match=rf"^kfold: {wrong}='x': the column holds an array of shape \(3,\) a row"):
+        kfold(patients, 3, **arguments)
+
+
+@pytest.mark.parametrize("option", ["stratify", "group"])
+def test_a_column_of_rows_that_differ_in_length(tmp_path, option):
+    path = write(tmp_path / "a.h5", **{f"demo_{i}/x": np.zeros((i + 1, 3)) for i in range(6)})
+    with pytest.raises(PredicateError, match=rf"{option}='x': the column holds an array of shape \(\?, 3\) a row"):
+        kfold(path, 3, rows=Groups("demo_*"), **{option: "x"})
+    with pytest.raises(PredicateError, match=r"'x' holds an array of shape \(\?, 3\) a row"):
+        H5Dataset(path, predicate=where(x=1), rows=Groups("demo_*"))
+    with pytest.raises(PredicateError, match="'x' holds rows that differ in length; expected numbers of shape"):
+        H5Dataset(path, predicate=where(x=any_equal(1)), rows=Groups("demo_*"))
+
+
+def test_episodes_without_rows_or_windows(patients):
+    with pytest.raises(UnknownColumnError, match=r"kfold: group='episode'.*'episode' is a column of rows=Groups"):
+        kfold(patients, 3, group="episode")
 
 
 def test_options_may_be_numbers_of_numpy(patients):

@@ -30,6 +30,7 @@ for batch in ds.iter_batches():  # this line fails
 """
 
 
+@pytest.mark.slow
 def test_a_program_shows_its_own_lines_and_our_errors(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((100, 3), "f4")
@@ -77,6 +78,7 @@ def test_other_errors_are_shown_as_ever(error):
     assert short_text(error, None) is None
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_our_error_below_the_lines_of_its_cells():
     pytest.importorskip("IPython")
     code = "import ray_h5; ray_h5.quiet(); ray_h5.H5Dataset('/nowhere/a.h5')"

@@ -2,12 +2,14 @@
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from ray.data.extensions import ArrowVariableShapedTensorType
 
 import ray_h5
 from ray_h5 import Grid, Groups, Windows, between, row_mask, where
+from ray_h5.errors import CastError, UnknownColumnError
 from ray_h5.planning.padding import Padding
 from ray_h5.ray_data.training.collate import TorchCollate
 
@@ -134,3 +136,39 @@ def test_a_grid_with_windows(tmp_path):
         np.testing.assert_array_equal(row["input"], field[i, [t, t + 2]])
         np.testing.assert_array_equal(row["output"], field[i, [t + 4]])
         assert row["dimensions/time"] == t / 10
+
+
+def test_groups_that_lack_a_column(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(4):
+            file[f"g{i}/x"] = np.arange(3.0)
+            if i % 2:
+                file[f"g{i}/y"] = np.full((i, 2), i, "f4")
+                file[f"g{i}/name"] = f"n{i}"
+    rows = Groups("g*", missing="null")
+    (tmp_path / "index").mkdir()
+    for _ in range(2):
+        ds = ray_h5.read_h5(str(tmp_path / "a.h5"), rows=rows, index_dir=tmp_path / "index")
+        found = ds.take_all()
+        assert [row["y"] is None for row in found] == [True, False, True, False]
+        np.testing.assert_array_equal(found[3]["y"], np.full((3, 2), 3, "f4"))
+        assert [row["name"] for row in found] == [None, "n1", None, "n3"]
+        assert ds.filter(expr=where(name="n3")).count() == 1
+        assert ds.filter(expr=where(name=None)).count() == 2
+
+
+def test_a_cast_that_loses_a_value_names_file_and_row(demos):
+    with h5py.File(demos[0], "a") as file:  # whole numbers, so that only one value is wrong
+        for group in file["data"].values():
+            group["actions"][...] = 0
+    with h5py.File(demos[1], "a") as file:
+        for name, group in file["data"].items():
+            group["actions"][...] = 300 if name == "demo_2" else 1
+    ds = ray_h5.read_h5(demos, columns=["actions"], rows=DEMOS, dtypes={"actions": "int8"})
+    with pytest.raises(CastError, match=r"1\.h5, row 2: column 'actions': the value 300"):
+        ds.take_all()
+
+
+def test_padding_of_a_column_that_is_not_there():
+    with pytest.raises(UnknownColumnError, match=r"pad: no column 'action'. Did you mean 'actions'"):
+        TorchCollate(padding=Padding({"action": 0.0}))(pa.table({"actions": [1.0]}))

@@ -72,7 +72,7 @@ def test_robomimic(tmp_path, frame_stack, seq_length, pad_frame_stack, pad_seq_l
     rows = Groups("data/demo_*", attrs=("num_samples",))
     predicate = where(**{f"mask/{mask}": row_mask()}) if mask else None
     if not expected:
-        with pytest.raises(OptionError, match="a row needs 1[68] steps"):
+        with pytest.raises(OptionError, match=r"a row needs 1[68] steps"):
             H5Dataset(path, rows=rows, windows=windows, predicate=predicate)
         return
     pads = pad_frame_stack or pad_seq_length
@@ -133,7 +133,7 @@ def test_lerobot(tmp_path, fps):
             np.testing.assert_array_equal(np.asarray(item[key]), values, err_msg=key)
 
 
-def test_offsets_in_seconds_that_are_no_step(tmp_path):
+def test_offsets_in_seconds_that_are_no_step():
     with pytest.raises(OptionError, match=r"0.05 s is 0.5000 steps at fps=10; expected a whole number"):
         Windows({"action": [0.05]}, fps=10)
     assert Windows({"action": [0.10005]}, fps=10).columns[0].offsets == (1,)

@@ -104,6 +104,8 @@ class SamplerContract:
             self.make(seed=2).load_state_dict(state)
         with pytest.raises(PositionError):
             self.make(seed=1).load_state_dict({})
+        with pytest.raises(PositionError, match=r"expected the dict that state_dict\(\) returned, found a NoneType"):
+            self.make(seed=1).load_state_dict(None)
 
     @pytest.mark.parametrize("wrong", [None, -3, 1.5, "2"])
     @pytest.mark.parametrize("name", ["epoch", "done", "within"])

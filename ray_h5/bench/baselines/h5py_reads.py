@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 
     from ray_h5.hdf5.reader import RowReader
 
-__all__ = ["Extent", "Rows", "empty_columns", "h5py_bulk", "h5py_fancy", "pread", "pread_decode", "stored_extents"]
+__all__ = [
+    "Arrays",
+    "Decoder",
+    "Extent",
+    "Rows",
+    "chunk_decoders",
+    "empty_columns",
+    "h5py_bulk",
+    "h5py_fancy",
+    "pread",
+    "pread_decode",
+    "read_into",
+    "scratch_buffer",
+    "stored_extents",
+]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -103,7 +117,7 @@ def pread(path: str, extents: Sequence[Extent], buffer: np.ndarray[Any, np.dtype
     descriptor = os.open(path, os.O_RDONLY)
     try:
         for offset, size, _ in extents:
-            _read_into(descriptor, view[position : position + size], offset)
+            read_into(descriptor, view[position : position + size], offset)
             position += size
     finally:
         os.close(descriptor)
@@ -116,18 +130,20 @@ def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: M
         for name, found in extents.items():
             decoder, stored, decoded, between = decoders[name]
             for offset, size, mask in found:
-                _read_into(descriptor, stored[:size].data, offset)
+                read_into(descriptor, stored[:size].data, offset)
                 if decoder is not None:
-                    decoder.decode(stored[:size], mask, decoded, partial(_lend, between))
+                    decoder.decode(stored[:size], mask, decoded, partial(scratch_buffer, between))
     finally:
         os.close(descriptor)
 
 
-def _lend(buffers: tuple[np.ndarray[Any, Any], ...], slot: int, nbytes: int) -> np.ndarray[Any, Any]:
+def scratch_buffer(buffers: tuple[np.ndarray[Any, Any], ...], slot: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """Return the buffer that a decoder asks for between two steps."""
     return buffers[slot][:nbytes]
 
 
-def _read_into(descriptor: int, view: memoryview, offset: int) -> None:
+def read_into(descriptor: int, view: memoryview, offset: int) -> None:
+    """Fill `view` with the bytes from `offset` on."""
     while view:
         count = os.preadv(descriptor, [view], offset)
         if count == 0:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ray_h5.hdf5.checks.header import FileWidths, messages
 
-_HARMLESS_BYTES = 1 << 20
+HARMLESS_BYTES = 1 << 20
 """libhdf5 itself refuses smaller claims that are false; the memory that it takes until then is no more than this."""
 
 _COLLECTION_HEAD = 16
@@ -114,7 +114,7 @@ def _references(type_id: h5py.h5t.TypeID, address_bytes: int) -> tuple[np.ndarra
 
 def claims_much(references: np.ndarray, unit_bytes: np.ndarray) -> bool:
     """Tell whether a value may claim so much that `Heap.wrong_values` has to look at it: few ever do."""
-    return bool(len(references)) and int(references["length"].max()) * int(unit_bytes.max()) > _HARMLESS_BYTES
+    return bool(len(references)) and int(references["length"].max()) * int(unit_bytes.max()) > HARMLESS_BYTES
 
 
 class Heap:
@@ -157,7 +157,7 @@ class Heap:
         lengths = references["length"]
         claims = lengths.astype(np.int64) * np.tile(unit_bytes, len(lengths) // len(unit_bytes))
         # Address 0 is a value of no bytes, for which libhdf5 does not look at the length.
-        suspects = np.flatnonzero((claims > (0 if exactly else _HARMLESS_BYTES)) & (references["address"] != 0))
+        suspects = np.flatnonzero((claims > (0 if exactly else HARMLESS_BYTES)) & (references["address"] != 0))
         wrong = []
         for at in suspects[np.argsort(references["address"][suspects], kind="stable")].tolist():
             claimed, address, number = int(claims[at]), int(references["address"][at]), int(references["number"][at])

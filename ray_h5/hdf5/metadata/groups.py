@@ -1,27 +1,24 @@
-"""Groups, or datasets, that match a pattern -> a table of their datasets and attributes.
-
-A file may have 10^5 of them. To describe each dataset from its header takes too long, so a dataset is compared with
-those that were described before: if type and creation properties are equal, only its shape and place are its own.
-"""
+"""Groups, or datasets, that match a pattern -> a table of them. A file may have 10^5 of them."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import h5py
-import numpy as np
 
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.column import describe_column
-from ray_h5.hdf5.metadata.links import Trail, open_object, stored_name
+from ray_h5.hdf5.checks.attributes import TextGuard
+from ray_h5.hdf5.metadata.group_attributes import GroupAttribute
+from ray_h5.hdf5.metadata.group_columns import GroupColumn, check_places
+from ray_h5.hdf5.metadata.links import Trail, stored_name
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.tree import H5Tree
-from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Segments
+from ray_h5.hdf5.segments import GroupTable, Paths
 from ray_h5.messages import few, near_names
 
 _MAX_DEPTH = 32
@@ -30,20 +27,23 @@ _MAX_DEPTH = 32
 _MAX_ALIASES = 1 << 13
 """Names in groups that are listed again under another name. A few dozen links can make any number of these."""
 
-_MAX_VALUES = 1 << 62
-"""Values of a column, in all groups: above this, int64 cannot number them."""
+_DIGITS = re.compile(r"[0-9]+")
+_CACHE_BYTES = 1 << 20
+_NAME_BYTES = 16
+"""The size of libhdf5's cache of metadata: a part of its own, and a part for each name."""
 
-_DIGITS = re.compile(r"([0-9]+)")
-_MAX_SHOWN = 5
 _PROBED_NAMES = 1000
 
 
-def natural_key(name: str) -> tuple[Any, ...]:
+def natural_key(name: str) -> str:
     """Return a key that sorts ``demo_2`` before ``demo_10``. No two names have the same key."""
-    parts = _DIGITS.split(name)
-    # Text and digits alternate, so parts at one position are of one type. A number with more digits is larger; Python
-    # refuses to convert thousands of digits.
-    return tuple((len(part.lstrip("0")), part.lstrip("0")) if i % 2 else part for i, part in enumerate(parts)), name
+    # A number with more digits is larger. A text, and not a tuple of parts, which takes five times the memory.
+    return _DIGITS.sub(_sorted_number, name) + "\0\0" + name
+
+
+def _sorted_number(found: re.Match[str]) -> str:
+    digits = found.group().lstrip("0")
+    return f"\0{chr(len(digits) + 1)}{digits}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,15 @@ class GroupPattern:
         Attributes that are read.
     name : str
         The column of datasets that match the pattern themselves.
+    missing : {"error", "null"}
+        Whether a group may lack a column that others have.
     """
 
     pattern: str
     order: str = "name"
     attrs: tuple[str, ...] = ()
     name: str = "value"
+    missing: str = "error"
 
 
 def read_group_table(
@@ -94,138 +97,33 @@ def read_group_table(
     walk = _Walk(tree, pattern, None if columns is None else frozenset(columns))
     with translated(tree.path, f"listing the groups {pattern.pattern!r}"):
         table = walk.table()
-    _check_places(tree.path, table, file_bytes)
+    check_places(tree.path, table, file_bytes)
     return table, walk.refused
 
 
-@dataclass(slots=True, eq=False)
-class _Class:
-    """Datasets of one column that were described together."""
+@contextlib.contextmanager
+def _bounded_cache(file: h5py.File, names: Sequence[str]) -> Iterator[None]:
+    """Keep libhdf5 from holding the headers of all objects: each is looked at once.
 
-    type_id: h5py.h5t.TypeID
-    properties: h5py.h5p.PropDCID
-    layout: ColumnLayout
-    array_shape: tuple[int, ...]
-    number: int
-
-    def holds(self, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID) -> bool:
-        return bool(dataset.get_type().equal(self.type_id)) and bool(properties.equal(self.properties))
-
-
-_Alike = tuple[tuple[bool, ...], tuple[int, ...] | None]
-"""Which axes of a dataset can grow, and the shape of a chunk: datasets of one class agree in them."""
-
-
-@dataclass(slots=True, eq=False)
-class _Builder:
-    """One column that is being collected."""
-
-    path: str
-    name: str
-    paths: list[str | None] = field(default_factory=list)
-    class_of: list[int] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    classes: dict[_Alike, list[_Class]] = field(default_factory=dict)
-    first: _Class | None = None
-    axes: int = 0
-    by_unit: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    layouts: list[ColumnLayout] = field(default_factory=list)
-
-    def add(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
-        """Add a dataset as the next segment."""
-        properties = dataset.get_create_plist()
-        if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
-            # Before its shape is asked for: libhdf5 would open the other files.
-            raise UnsupportedColumnError(
-                f"{self.path}: {path!r} has its values in other datasets or files (virtual dataset or external "
-                "storage), which rows that are groups cannot have. Copy them into the file, or leave the column out."
-            )
-        space = dataset.get_space()
-        if space.get_simple_extent_type() == h5py.h5s.NULL:
-            raise UnsupportedColumnError(f"{self.path}: {path!r} has an empty (null) dataspace, and no values")
-        dims = space.get_simple_extent_dims()
-        growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
-        chunked = properties.get_layout() == h5py.h5d.CHUNKED
-        alike = (growing, properties.get_chunk()) if chunked else ((False,) * len(dims), None)
-        candidates = self.classes.setdefault(alike, [])
-        found = next((each for each in candidates if each.holds(dataset, properties)), None)
-        if found is None:
-            found = self._described(path, dataset, len(dims))
-            candidates.append(found)
-        shape = (*dims, *found.array_shape)
-        row_shape = shape[1:] if dims else shape
-        unit = (found.number, row_shape)
-        if unit not in self.by_unit:
-            self.by_unit[unit] = len(self.layouts)
-            self.layouts.append(replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None))
-        self.paths.append(path)
-        self.class_of.append(self.by_unit[unit])
-        self.shapes.append(shape)
-        offset = dataset.get_offset() if found.layout.storage == "contiguous" else None
-        self.offsets.append(NOT_WRITTEN if offset is None else offset)
-
-    def _described(self, path: str, dataset: h5py.h5d.DatasetID, axes: int) -> _Class:
-        opened = h5py.Dataset(dataset, readonly=True)
-        layout = describe_column(opened, path, path=self.path, at_home=True, sources=(), single_ok=True)
-        array_shape = layout.shape[max(1, axes) :]
-        number = sum(map(len, self.classes.values()))
-        found = _Class(dataset.get_type(), dataset.get_create_plist(), layout, array_shape, number)
-        if self.first is None:
-            self.first, self.axes = found, axes
-        self._check_same(found, axes, path)
-        return found
-
-    def _check_same(self, found: _Class, axes: int, path: str) -> None:
-        assert self.first is not None
-        one, other = self.first.layout, found.layout
-        # Texts of other lengths are texts.
-        alike = one.kind == other.kind and (one.dtype == other.dtype or one.kind == "string")
-        if alike and axes == self.axes and len(found.array_shape) == len(self.first.array_shape):
-            self._check_enum(other, path)
-            return
-        raise SchemaMismatchError(
-            f"{self.path}: column {self.name!r}: expected {_described_type(self.first, self.axes)}, as in "
-            f"{self._first_path!r}, found {_described_type(found, axes)} in {path!r}. Rows may differ in length, not "
-            "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
-            "columns=[...]."
-        )
-
-    def _check_enum(self, layout: ColumnLayout, path: str) -> None:
-        assert self.first is not None
-        if sorted(layout.enum) != sorted(self.first.layout.enum):
-            raise SchemaMismatchError(
-                f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.enum)}, that of "
-                f"{self._first_path!r} is {dict(self.first.layout.enum)}: their integers mean other things. Leave the "
-                "column out with columns=[...], or write one enum."
-            )
-
-    @property
-    def _first_path(self) -> str:
-        return next(path for path in self.paths if path is not None)
-
-    def segments(self) -> Segments:
-        shapes = np.array(self.shapes, np.int64).reshape(len(self.shapes), len(self.shapes[0]))
-        single = not self.axes
-        if not single and shapes[:, 0].astype(np.float64).sum() >= _MAX_VALUES:
-            raise CorruptFileError(
-                f"{self.path}: column {self.name!r}: its datasets have {shapes[:, 0].astype(np.float64).sum():.0f} "
-                "values along the first axis, more than a file can hold: its metadata is damaged"
-            )
-        return Segments(
-            self.name,
-            tuple(self.paths),
-            tuple(self.layouts),
-            np.array(self.class_of, np.int32),
-            shapes,
-            np.array(self.offsets, np.int64),
-            single,
-        )
+    Its cache counts bytes in the file, which take ten times as much memory: with its default size, 10^5 datasets with
+    10 attributes took 100 MB more, and as much time (measured).
+    """
+    # In the oldest format, the names in a group are one entry of the cache, which every look-up needs.
+    nbytes = _CACHE_BYTES + sum(map(len, names)) + _NAME_BYTES * len(names)
+    given = file.id.get_mdc_config()
+    bounded = file.id.get_mdc_config()
+    bounded.set_initial_size, bounded.initial_size = True, nbytes
+    bounded.min_size = bounded.max_size = nbytes
+    bounded.incr_mode = bounded.decr_mode = bounded.flash_incr_mode = 0
+    file.id.set_mdc_config(bounded)
+    try:
+        yield
+    finally:
+        file.id.set_mdc_config(given)
 
 
-def _described_type(found: _Class, axes: int) -> str:
-    array = f" of shape {found.array_shape}" if found.array_shape else ""
-    return f"{found.layout.dtype}{array} with {axes} axes"
+_Parent: TypeAlias = tuple[h5py.Group, Trail]
+"""A group in which names match, and the trail to it."""
 
 
 class _Listed:
@@ -257,7 +155,7 @@ class _Walk:
         self._pattern = pattern
         self._wanted = wanted
         self._kinds: dict[str, type] = {}
-        self._builders: dict[str, _Builder] = {}
+        self._builders: dict[str, GroupColumn] = {}
         self._listed = _Listed(tree.path)
         self.refused: dict[str, RayH5Error] = {}
 
@@ -271,39 +169,62 @@ class _Walk:
         parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
         if len(parts) > _MAX_DEPTH:
             raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
-        found = list(dict(self._matches(root, trail, "", parts, 0)).items())
-        if not found:
-            raise self._nothing(root)
-        if self._pattern.order == "name":
-            found.sort(key=lambda each: natural_key(each[0]))
-        attributes = {name: _Attribute(self._path, name) for name in self._pattern.attrs}
-        datasets = self._is_dataset(*found[0])
-        for number, (name, parent) in enumerate(found):
+        names, parents = self._found(root, trail, parts)
+        with _bounded_cache(self._tree.file, names):
+            return self._table_of(names, parents)
+
+    def _table_of(self, names: list[str], parents: list[_Parent]) -> GroupTable:
+        guard = TextGuard(self._tree.enter()[0].file) if self._pattern.attrs else None
+        attributes = [GroupAttribute(self._path, name, guard) for name in self._pattern.attrs]
+        datasets = self._is_dataset(names[0], parents[0])
+        for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
             opened = self._open(parent, name, datasets=datasets)
             if datasets:
                 self._add(self._pattern.name, name, opened, number)
             else:
                 self._add_group(name, opened, number)
-            for attribute in attributes.values():
+            if guard is not None:
+                guard.look_at(opened)
+            for attribute in attributes:
                 attribute.add(name, opened)
-        columns = {name: builder.segments() for name, builder in self._builders.items() if name not in self.refused}
-        return GroupTable(
-            tuple(name for name, _ in found), columns, {name: each.values() for name, each in attributes.items()}
-        )
+        paths = Paths.of(names)
+        columns = {
+            name: builder.segments(Paths(paths.groups, "" if datasets else f"/{name}"))
+            for name, builder in self._builders.items()
+            if name not in self.refused
+        }
+        return GroupTable(paths, columns, {each.name: each.values() for each in attributes})
+
+    def _found(self, root: h5py.Group, trail: Trail, parts: Sequence[str]) -> tuple[list[str], list[_Parent]]:
+        """Return the paths that match, in the order of rows, and for each the group that has its last name."""
+        matches = self._matches(root, trail, "", parts, 0)
+        # '**' may find a group twice.
+        found = dict(matches).items() if "**" in parts else matches
+        names, parents = list[str](), list[_Parent]()
+        for name, parent in found:
+            names.append(name)
+            parents.append(parent)
+        if not names:
+            raise self._nothing(root)
+        if self._pattern.order == "name":
+            keys = [natural_key(name) for name in names]
+            order = sorted(range(len(names)), key=keys.__getitem__)
+            return [names[i] for i in order], [parents[i] for i in order]
+        return names, parents
 
     # Which groups match -------------------------------------------------------------------
 
     def _matches(
         self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], depth: int
-    ) -> Iterator[tuple[str, tuple[h5py.Group, Trail]]]:
+    ) -> Iterator[tuple[str, _Parent]]:
         """Yield the paths that match, each with the group that has its last name."""
-        part, rest = parts[0], parts[1:]
+        part, rest, here = parts[0], parts[1:], (group, trail)
         if part == "**":
             if rest:
                 yield from self._matches(group, trail, prefix, rest, depth)
             for name, below, to_it in self._groups_in(group, trail, prefix, depth):
                 if not rest:
-                    yield prefix + name, (group, trail)
+                    yield prefix + name, here
                 yield from self._matches(below, to_it, f"{prefix}{name}/", parts, depth + 1)
             return
         if _is_glob(part):
@@ -313,7 +234,7 @@ class _Walk:
             names = [part] if stored is not None and group.id.links.exists(stored) else []
         for name in names:
             if not rest:
-                yield prefix + name, (group, trail)
+                yield prefix + name, here
                 continue
             to_it = trail.branch()
             below = to_it.take(group, name, prefix + name)
@@ -355,12 +276,12 @@ class _Walk:
         h5py.h5o.visit(root.id, note)
         return UnknownColumnError(
             f"{self._path}: nothing matches the pattern {self._pattern.pattern!r} below group {self._tree.group!r}."
-            f"{near_names(self._pattern.pattern, there)}"
+            f"{near_names(self._pattern.pattern, _patterns(there))}"
         )
 
     # What is in them ----------------------------------------------------------------------
 
-    def _is_dataset(self, name: str, parent: tuple[h5py.Group, Trail]) -> bool:
+    def _is_dataset(self, name: str, parent: _Parent) -> bool:
         group, trail = parent
         return isinstance(self._at_home(group, trail, name), h5py.Dataset)
 
@@ -375,11 +296,11 @@ class _Walk:
             )
         return found
 
-    def _open(self, parent: tuple[h5py.Group, Trail], path: str, *, datasets: bool) -> Any:
+    def _open(self, parent: _Parent, path: str, *, datasets: bool) -> Any:
         group, trail = parent
         name = path.rsplit("/", 1)[-1].encode()
         if not trail.sources and group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-            opened = open_object(group, name).id
+            opened = h5py.h5o.open(group.id, name)
         else:
             opened = self._at_home(group, trail, path).id
         if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
@@ -405,9 +326,10 @@ class _Walk:
             return
         builder = self._builders.get(column)
         if builder is None:
-            if number:
-                raise self._differs(f"{path!r} is not in the groups before it")
-            builder = self._builders[column] = _Builder(self._path, column)
+            if number and self._pattern.missing == "error":
+                raise self._differs(f"the groups before {path!r} lack {column}")
+            builder = self._builders[column] = GroupColumn(self._path, column)
+            builder.add_missing(number)
         try:
             builder.add(path, dataset)
         except UnsupportedColumnError as exc:
@@ -419,15 +341,18 @@ class _Walk:
         missing = [
             column
             for column, builder in self._builders.items()
-            if len(builder.paths) <= number and column not in self.refused
+            if len(builder) <= number and column not in self.refused
         ]
-        if missing and number:
+        if missing and self._pattern.missing == "error":
             raise self._differs(f"{name!r} lacks {few(missing)}")
+        for column in missing:
+            self._builders[column].add_missing(1)
 
     def _differs(self, what: str) -> SchemaMismatchError:
         return SchemaMismatchError(
             f"{self._path}: the groups {self._pattern.pattern!r} have different columns: {what}. Choose columns "
-            "that all of them have with columns=[...], or groups that agree with the pattern."
+            "that all of them have with columns=[...], or groups that agree with the pattern; or pass missing='null' "
+            "to Groups, and values are None where a group lacks a column."
         )
 
     def _members(
@@ -457,87 +382,18 @@ class _Walk:
                 return h5py.h5d.open(group, name)  # faster than to ask for the kind of object first
             except (KeyError, TypeError, ValueError):
                 pass  # of another kind in this group
-        return open_object(h5py.Group(group), name).id
+        return h5py.h5o.open(group, name)
 
     def _leads_to_wanted(self, path: str) -> bool:
         return self._wanted is None or any(each == path or each.startswith(path + "/") for each in self._wanted)
 
 
-@dataclass(slots=True, eq=False)
-class _Attribute:
-    """One attribute of all groups, as it is collected."""
-
-    path: str
-    name: str
-    _values: list[Any] = field(default_factory=list)
-    _read: Callable[[h5py.h5a.AttrID], Any] | None = None
-    _type: h5py.h5t.TypeID | None = None
-
-    def add(self, group: str, opened: Any) -> None:
-        name = self.name.encode()
-        if not h5py.h5a.exists(opened, name):
-            raise SchemaMismatchError(
-                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
-                f"{near_names(self.name, _attribute_names(opened))}"
-            )
-        found = h5py.h5a.open(opened, name)
-        if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-            raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text"
-            )
-        if self._type is None or not found.get_type().equal(self._type):
-            self._prepare(group, found)
-        assert self._read is not None
-        self._values.append(self._read(found))
-
-    def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
-        dtype = found.dtype
-        if found.shape not in {(), (1,)} or not _is_plain(dtype):
-            raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
-                "expected one number or one text"
-            )
-        self._type = found.get_type()
-        native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
-
-        def read(attribute: h5py.h5a.AttrID) -> Any:
-            value = np.zeros(attribute.shape, native)
-            attribute.read(value)
-            return value.reshape(-1)[0]
-
-        self._read = read
-
-    def values(self) -> np.ndarray:
-        texts = [isinstance(value, (bytes, str)) for value in self._values]
-        if all(texts):
-            return np.array([_text(value) for value in self._values] + [None], object)[:-1]
-        if any(texts):
-            raise SchemaMismatchError(
-                f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
-            )
-        dtype = np.result_type(*{value.dtype for value in self._values})
-        values = np.array(self._values, dtype)
-        if values.tolist() != [value.item() for value in self._values] and not np.isnan(values).any():
-            raise SchemaMismatchError(
-                f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the dtype "
-                "of all of them together; leave it out"
-            )
-        return values
-
-
-def _is_plain(dtype: np.dtype) -> bool:
-    """Return whether values are numbers or texts."""
-    return dtype.kind in "biufS" or h5py.check_string_dtype(dtype) is not None
-
-
-def _attribute_names(opened: Any) -> list[str]:
-    names: list[bytes] = []
-    h5py.h5a.iterate(opened, names.append)
-    return [name.decode("utf-8", "backslashreplace") for name in names]
-
-
-def _text(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return names, with a glob instead of those that differ in a number: ``demo_*`` for demo_1 and demo_2."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    return [pattern if len(of) > 1 else of[0] for pattern, of in alike.items()]
 
 
 def _is_glob(part: str) -> bool:
@@ -553,32 +409,3 @@ def _decoded(path: str, group: h5py.h5g.GroupID, name: bytes) -> str:
             f"{path}: group {above!r} has a name that is not UTF-8, {name!r}. Rename it with h5py: "
             f"file[{above!r}].move({name!r}, 'new name')."
         ) from None
-
-
-def _check_places(path: str, table: GroupTable, file_bytes: int) -> None:
-    """Raise unless contiguous datasets are in the file, and share no bytes."""
-    begins, sizes, names = [], [], []
-    for name, column in table.columns.items():
-        item = np.array([layout.stored_dtype.itemsize for layout in column.layouts], np.int64)
-        there = (column.offsets != NOT_WRITTEN) & (column.class_of >= 0)
-        # As float first: a damaged shape may not fit into int64.
-        size = column.shapes[there].astype(np.float64).prod(axis=1) * item[column.class_of[there]]
-        outside = np.flatnonzero(column.offsets[there] + size > file_bytes)
-        if len(outside):
-            at = int(np.flatnonzero(there)[outside[0]])
-            raise CorruptFileError(
-                f"{path}: dataset {column.paths[at]!r} ({name}) is at offset {column.offsets[at]}, and its "
-                f"{size[outside[0]]:.0f} bytes end past the file's end at {file_bytes}"
-            )
-        begins.append(column.offsets[there])
-        sizes.append(size.astype(np.int64))
-        names += [column.paths[i] for i in np.flatnonzero(there).tolist()]
-    begin, size = np.concatenate([*begins, np.empty(0, np.int64)]), np.concatenate([*sizes, np.empty(0, np.int64)])
-    order = np.lexsort((size, begin))
-    begin, size = begin[order], size[order]
-    # Two names of one dataset have the same bytes.
-    again = (begin[1:] == begin[:-1]) & (size[1:] == size[:-1])
-    overlaps = np.flatnonzero((begin[:-1] + size[:-1] > begin[1:]) & ~again)
-    if len(overlaps):
-        one, other = names[order[overlaps[0]]], names[order[overlaps[0] + 1]]
-        raise CorruptFileError(f"{path}: datasets {one!r} and {other!r} overlap in the file: its metadata is damaged")

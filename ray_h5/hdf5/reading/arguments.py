@@ -25,6 +25,9 @@ _MAX_COPIED = 20
 _MAX_DEPTH = 8
 """Depth to which groups are compared for the hint about groups with the same columns."""
 
+_LEAST_GROUPS = 3
+"""This many groups with one column may be samples; two, such as obs and next_obs, are more often parts of one."""
+
 
 _MATLAB = (
     "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
@@ -129,13 +132,13 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
     if not lengths:
         raise SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
     listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
-    groups = _like_groups(columns)
+    groups, have_rows = _like_groups(columns)
     most = _FEW_LISTED if groups else _MAX_LISTED  # of samples that are groups, each may have a length of its own
     if len(listed) > most:
         listed[most:] = [f"  and {len(listed) - most} more lengths"]
     hints = [
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
-        _hint_of_like_groups(groups),
+        _hint_of_like_groups(groups, have_rows),
         _MATLAB if is_of_matlab(path) else "",
     ]
     head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
@@ -147,18 +150,38 @@ def _to_copy(names: Sequence[str]) -> str:
     return f"columns={list(names)!r}" if len(names) <= _MAX_COPIED else few(names)
 
 
-def _hint_of_like_groups(groups: Sequence[str]) -> str:
+def _hint_of_like_groups(groups: Sequence[str], have_rows: bool) -> str:
     if not groups:
         return ""
-    return (
+    hint = (
         f"The groups {few(groups, _FEW_LISTED)} have the same columns. If each is a sample or an episode, pass "
-        f"rows=ray_h5.Groups({common_pattern(groups)!r}). If each has rows of its own, read each by itself, as with "
-        f"group={groups[0]!r}, and join them: ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset."
+        f"rows=ray_h5.Groups({common_pattern(groups)!r})."
+    )
+    if not have_rows:
+        return hint
+    return (
+        f"{hint} If each has rows of its own, read each by itself, as with group={groups[0]!r}, and join them: "
+        "ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset."
     )
 
 
-def _like_groups(columns: Mapping[str, HasRows]) -> list[str]:
-    """Return groups of one parent with the same columns, which have one length in each group, but not in all."""
+def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
+    """Return a sentence about groups of one parent that have a column `name`; empty if there are none."""
+    ending = f"/{name}"
+    parents: dict[str, list[str]] = {}
+    for group in (each[: -len(ending)] for each in columns if each.endswith(ending)):
+        parents.setdefault(group.rpartition("/")[0], []).append(group)
+    groups = max(parents.values(), key=len, default=[])
+    if len(groups) < _LEAST_GROUPS:
+        return ""
+    return (
+        f" The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
+        f"rows=ray_h5.Groups({common_pattern(groups)!r})."
+    )
+
+
+def _like_groups(columns: Mapping[str, HasRows]) -> tuple[list[str], bool]:
+    """Return groups of one parent with the same columns, of other lengths in each; and if a group has one length."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, column in columns.items():
         parts = name.split("/", _MAX_DEPTH)
@@ -166,11 +189,10 @@ def _like_groups(columns: Mapping[str, HasRows]) -> list[str]:
             parent, group, rest = ("/".join(each) for each in (parts[: depth - 1], parts[:depth], parts[depth:]))
             found.setdefault(parent, {}).setdefault(group, {})[rest] = column.num_rows
     for parent in sorted(found, key=lambda name: (bool(name), name.count("/"))):
-        alike: dict[frozenset[str], dict[str, int]] = {}
+        alike: dict[frozenset[str], dict[str, dict[str, int]]] = {}
         for group, rows in found[parent].items():
-            if len(lengths := set(rows.values())) == 1:
-                alike.setdefault(frozenset(rows), {})[group] = lengths.pop()
+            alike.setdefault(frozenset(rows), {})[group] = rows
         groups = max(alike.values(), key=len, default={})
-        if len(set(groups.values())) > 1:
-            return list(groups)
-    return []
+        if any(rows != next(iter(groups.values())) for rows in groups.values()):
+            return list(groups), all(len(set(rows.values())) == 1 for rows in groups.values())
+    return [], False

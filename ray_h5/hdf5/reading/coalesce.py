@@ -225,7 +225,11 @@ def contiguous_spans(
         Offset in the file, place in the output and size of each read.
     """
     at_once = max(1, _SPAN_BYTES // unit) * unit
-    joined = RowRuns.split(((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:]))
+    breaks = ((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:])
+    if breaks.all() and (sizes <= at_once).all():
+        yield from zip(offsets.tolist(), begins.tolist(), sizes.tolist(), strict=True)
+        return
+    joined = RowRuns.split(breaks)
     ends = (begins + sizes)[joined.stop - 1]
     for offset, begin, end in zip(
         offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True

@@ -49,7 +49,9 @@ _STATS_LOCK = PerProcess(threading.Lock)
 
 
 _TIMED = 4
-"""One read in this many is timed while reads do not wait: to take the time costs a tenth of a small read."""
+_TIMED_SPANS = 16
+"""One read in this many is timed while reads do not wait: to take the time costs a tenth of a small read. Of reads
+without decoding, fewer are timed."""
 
 
 @dataclass(slots=True)
@@ -98,14 +100,54 @@ class Fetch(partial[None]):
     """Whether one thread of the process at a time runs it; see `Turn`. Other kinds of jobs need not say so."""
 
     @property
-    def extent(self) -> tuple[int, int]:
-        return self.args[0], self.args[1]
+    def extents(self) -> list[tuple[int, int]]:
+        return [(self.args[0], self.args[1])]
 
 
 class LongFetch(Fetch):
     """A job that takes long without the interpreter's lock: it copies or decodes many bytes."""
 
     is_short = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchSpans:
+    """A job that copies short byte ranges of the file into one array.
+
+    Fast path: a `Fetch` for each takes 1.6 times as long for ranges of 1 KiB (CPU seconds).
+
+    Attributes
+    ----------
+    byte_source : ByteSource
+        The file.
+    spans : sequence of (int, int, int)
+        Offset in the file, place in the array and size of each.
+    flat : numpy.ndarray
+        The array, as bytes.
+    """
+
+    byte_source: ByteSource
+    spans: Sequence[tuple[int, int, int]]
+    flat: np.ndarray
+
+    @property
+    def is_short(self) -> bool:
+        """As of `Fetch`."""
+        return True
+
+    @property
+    def extents(self) -> list[tuple[int, int]]:
+        return [(offset, nbytes) for offset, _, nbytes in self.spans]
+
+    def __call__(self, worker: Worker) -> None:
+        stats, times, view, read = worker.stats, worker.ahead.times, self.flat.data, self.byte_source.read_into
+        for offset, begin, nbytes in self.spans:
+            if stats.requests % _TIMED_SPANS == 0 or times.is_in_doubt:
+                worker.fetch(self.byte_source, offset, self.flat[begin : begin + nbytes])
+                continue
+            stats.requests += 1
+            stats.bytes_read += nbytes
+            read(offset, view[begin : begin + nbytes])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +172,7 @@ class InTurn:
 
 def ranges_of(jobs: Sequence[Job]) -> list[tuple[int, int]]:
     """Return the byte ranges that jobs fetch, as (offset, size), in the order of the jobs."""
-    return [job.extent for job in _single(jobs) if isinstance(job, Fetch)]
+    return [each for job in _single(jobs) if isinstance(job, (Fetch, FetchSpans)) for each in job.extents]
 
 
 def _single(jobs: Sequence[Job]) -> Iterator[Job]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Job
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
 from ray_h5.hdf5.segments import NOT_WRITTEN, Segments
 from ray_h5.storage.byte_source import ByteSource
@@ -47,16 +48,25 @@ class SegmentedColumn:
         The datasets.
     byte_source : ByteSource
         The bytes of the file.
+    columns : sequence of DirectColumn
+        The readers of each class whose datasets are contiguous; see `class_columns`.
     index_of, reader_of : callable
         Open one dataset: for its chunks, or to read it through h5py.
     """
 
     def __init__(
-        self, path: str, segments: Segments, byte_source: ByteSource, index_of: IndexOf, reader_of: ReaderOf
+        self,
+        path: str,
+        segments: Segments,
+        byte_source: ByteSource,
+        columns: Sequence[DirectColumn],
+        index_of: IndexOf,
+        reader_of: ReaderOf,
     ) -> None:
         self._path = path
         self._segments = segments
         self._byte_source = byte_source
+        self._columns = columns
         self._index_of = index_of
         self._reader_of = reader_of
 
@@ -65,10 +75,15 @@ class SegmentedColumn:
         """Whether its jobs need libhdf5."""
         return not all(layout.direct for layout in self._segments.layouts)
 
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with the units ``request.rows``."""
+    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
+
+        Each run of a `RunRequest` is in one segment.
+        """
         if not len(request):
             return []
+        if isinstance(request, RunRequest):
+            return self._run_jobs(request, out, library)
         if len(self._segments.layouts) == 1:
             return self._jobs_of(0, request, out, library)
         listed = request.listed()
@@ -78,6 +93,29 @@ class SegmentedColumn:
             jobs += self._jobs_of(number, listed.select(classes == number), out, library)
         return jobs
 
+    def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work for whole segments, or parts of them."""
+        at = self._segments.segments_of(request.firsts)
+        if len(self._segments.layouts) == 1:
+            return self._class_run_jobs(0, request, at, out, library)
+        classes = self._segments.class_of[at]
+        jobs: list[Job] = []
+        for number in np.unique(classes).tolist():
+            chosen = classes == number
+            jobs += self._class_run_jobs(number, request.select(chosen), at[chosen], out, library)
+        return jobs
+
+    def _class_run_jobs(
+        self, number: int, runs: RunRequest, at: np.ndarray, out: np.ndarray, library: Library
+    ) -> list[Job]:
+        """Return the work for runs that are in the segments `at`, which are of one class."""
+        layout, offsets = self._segments.layouts[number], self._segments.offsets[at]
+        in_place = out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
+        if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
+            offsets += (runs.firsts - self._segments.starts[at]) * layout.row_bytes
+            return self._columns[number].copy_runs(runs, offsets, out) if layout.row_bytes else []
+        return self._jobs_of(number, runs.listed(), out, library)
+
     def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         layout = self._segments.layouts[number]
         if not layout.row_bytes:
@@ -85,16 +123,15 @@ class SegmentedColumn:
         if not layout.direct:
             return self._h5py_jobs(request.listed(), out, library)
         if layout.storage == "contiguous":
-            return self._contiguous_jobs(layout, request.listed(), out, library)
+            return self._contiguous_jobs(number, request.listed(), out, library)
         return self._chunked_jobs(layout, request.listed(), out, library)
 
-    def _contiguous_jobs(
-        self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library
-    ) -> list[Job]:
+    def _contiguous_jobs(self, number: int, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+        layout = self._segments.layouts[number]
         at = self._segments.segments_of(request.rows)
         bases = self._segments.offsets[at]
         offsets = bases + (request.rows - self._segments.starts[at]) * layout.row_bytes
-        column = DirectColumn(self._path, layout, self._byte_source, None)
+        column = self._columns[number]
         absent = bases == NOT_WRITTEN
         jobs = column.jobs(request.select(absent), out, library)  # a layout without an offset: the fill value
         return jobs if absent.all() else jobs + column.copy_rows(request.select(~absent), offsets[~absent], out)
@@ -112,7 +149,7 @@ class SegmentedColumn:
         shift = first_chunk[:-1] * chunk_rows - self._segments.starts[touched]
         moved = RowRequest(request.rows + np.repeat(shift, runs.stop - runs.start), request.places)
         shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
-        paths = [self._segments.paths[segment] or "" for segment in touched.tolist()]
+        paths = [self._segments.paths[segment] for segment in touched.tolist()]
         per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
         index = _joined([self._index_of(each) for each in paths], first_chunk[:-1] * per_row)
         joined = _JoinedColumn(self._path, replace(layout, shape=shape), self._byte_source, index)
@@ -127,7 +164,7 @@ class SegmentedColumn:
             segment = int(of[start])
             part = request.select(slice(start, stop))
             local = RowRequest(part.rows - self._segments.starts[segment], part.places).packed()
-            jobs += self._reader_of(self._segments.paths[segment] or "").jobs(local, out, library)
+            jobs += self._reader_of(self._segments.paths[segment]).jobs(local, out, library)
         return jobs
 
 
@@ -146,6 +183,11 @@ class _JoinedColumn(DirectColumn):
         return corrupt_chunk(self._path, layout, local, int(chunks.offsets[i]), int(chunks.sizes[i]), reason)
 
 
+def class_columns(path: str, segments: Segments, byte_source: ByteSource) -> list[DirectColumn]:
+    """Return a reader for each class. Without an offset, it reads fill values, or rows whose offsets it is given."""
+    return [DirectColumn(path, layout, byte_source, None) for layout in segments.layouts]
+
+
 def _joined(indexes: list[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
     """Return the chunks of datasets as those of one; the chunks of dataset i are numbered from ``first_numbers[i]``."""
     if len(indexes) == 1:
@@ -157,10 +199,3 @@ def _joined(indexes: list[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
         np.concatenate([index.sizes for index in indexes]),
         np.concatenate([index.masks for index in indexes]),
     )
-
-
-def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of consecutive units: ``counts[i]`` of them from ``starts[i]`` on, for each i."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)

@@ -10,8 +10,8 @@ import numpy as np
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.index.file_table import FileTable
-from ray_h5.planning.rows.kinds import Windows
 from ray_h5.planning.rows.window_rows import Numbering
+from ray_h5.planning.rows.windows import Windows
 
 
 def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:

@@ -19,9 +19,10 @@ from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
-from ray_h5.planning.rows.kinds import RowKind, Windows
+from ray_h5.planning.rows.kinds import RowKind, check_episodes
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import PathLike
@@ -29,6 +30,7 @@ from ray_h5.storage.local import PathLike
 logger = logging.getLogger(__name__)
 
 _WHY_CHARACTERS = 100
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Scope:
         windows: Windows | None = None,
     ) -> Scope:
         """Return the scope for the arguments of a user."""
+        check_episodes(rows, windows)
         return cls(group, as_roots(allow_external), threads, rows, windows)
 
     @property
@@ -187,6 +190,9 @@ class FileFacts:
             If the columns have different numbers of rows.
         """
         chosen = self.chosen(columns)
+        if not chosen and columns is None and self.left_out:
+            why = "; ".join(f"{name} ({reason})" for name, reason in self.left_out[:_MAX_LISTED])
+            raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
         return common_rows(self.path, chosen) if chosen or columns is None else 0
 
     def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
-from ray_h5.hdf5.segments import NOT_WRITTEN, GroupTable, Segments
+from ray_h5.hdf5.segments import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.planning.rows.space import RowTable
 
 ToJson = Callable[[np.dtype], Any]
@@ -31,12 +31,10 @@ def table_to_parts(table: RowTable | None, dtype_to_json: ToJson) -> tuple[Any, 
         described["episode_lengths"] = add(pa.array(table.episode_lengths, pa.int64()))
     if table.groups is not None:
         groups = table.groups
-        described["names"] = add(pa.array(groups.names, pa.large_string()))
-        described["segments"] = [
-            _segments_to_json(each, groups.names, add, dtype_to_json) for each in groups.columns.values()
-        ]
+        described["names"] = add(_from_texts(groups.names.groups))
+        described["segments"] = [_segments_to_json(each, add, dtype_to_json) for each in groups.columns.values()]
         described["attributes"] = {
-            name: add(pa.array(values, pa.large_binary() if values.dtype == object else None))
+            name: add(_from_texts(values) if isinstance(values, Texts) else pa.array(values))
             for name, values in groups.attributes.items()
         }
     return {**described, "arrays": len(arrays)}, arrays
@@ -64,33 +62,52 @@ def table_from_parts(
         raise ValueError("an episode with a negative length")
     groups = None
     if "names" in described:
-        names = tuple(arrays[described["names"]].to_pylist())
+        names = _to_texts(arrays[described["names"]])
+        names.data.decode()  # raises ValueError unless it is UTF-8
         columns = [
             _segments_from_json(each, names, arrays, dtype_from_json, file_bytes) for each in described["segments"]
         ]
         attributes = {str(name): _values(arrays[at], len(names)) for name, at in described["attributes"].items()}
-        groups = GroupTable(names, {each.name: each for each in columns}, attributes)
+        groups = GroupTable(Paths(names), {each.name: each for each in columns}, attributes)
     steps = described["num_steps"]
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise ValueError(f"{steps!r} is no number of steps")
     return RowTable(groups, found, steps)
 
 
-def _values(array: pa.Array, count: int) -> np.ndarray:
+def _from_texts(texts: Texts) -> pa.Array:
+    """Return the same bytes as an Arrow array."""
+    offsets = np.concatenate([np.zeros(1, np.int64), texts.ends])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(texts.data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(texts), buffers)
+
+
+def _to_texts(array: pa.Array) -> Texts:
+    """Return the bytes of an Arrow array."""
+    if not pa.types.is_large_binary(array.type) or array.null_count:
+        raise ValueError(f"expected texts, found {array.type}")
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    if not len(array) or data is None:
+        return Texts(b"", np.zeros(len(array), np.int64))
+    if ends[0] < 0 or (ends[1:] < ends[:-1]).any() or ends[-1] > data.size:
+        raise ValueError("texts past the end of their bytes")
+    return Texts(data.to_pybytes()[int(ends[0]) : int(ends[-1])], ends[1:] - ends[0])
+
+
+def _values(array: pa.Array, count: int) -> np.ndarray | Texts:
     if len(array) != count or array.null_count:
         raise ValueError(f"expected {count} values of an attribute, found {len(array)}")
     if pa.types.is_large_binary(array.type):
-        return np.array([*array.to_pylist(), None], object)[:-1]
+        return _to_texts(array)
     values: np.ndarray = array.to_numpy(zero_copy_only=False)
     return values
 
 
-def _segments_to_json(
-    segments: Segments, names: tuple[str, ...], add: Callable[[pa.Array], int], dtype_to_json: ToJson
-) -> dict[str, Any]:
+def _segments_to_json(segments: Segments, add: Callable[[pa.Array], int], dtype_to_json: ToJson) -> dict[str, Any]:
     return {
         "name": segments.name,
-        "below": segments.paths[:1] != names[:1],
+        "below": segments.paths.below,
         "single": segments.single,
         "axes": segments.shapes.shape[1],
         "class_of": add(pa.array(segments.class_of, pa.int32())),
@@ -101,7 +118,7 @@ def _segments_to_json(
 
 
 def _segments_from_json(
-    described: dict[str, Any], names: tuple[str, ...], arrays: Sequence[pa.Array], from_json: FromJson, file_bytes: int
+    described: dict[str, Any], names: Texts, arrays: Sequence[pa.Array], from_json: FromJson, file_bytes: int
 ) -> Segments:
     name, axes = str(described["name"]), int(described["axes"])
     class_of, shapes, offsets = (arrays[described[part]].to_numpy() for part in ("class_of", "shapes", "offsets"))
@@ -109,7 +126,7 @@ def _segments_from_json(
     count = len(names)
     if len(class_of) != count or len(shapes) != count * axes or len(offsets) != count or not layouts:
         raise ValueError(f"column {name!r}: expected {count} segments, found {len(class_of)}")
-    if ((class_of < 0) | (class_of >= len(layouts))).any() or (shapes < 0).any():
+    if ((class_of < MISSING) | (class_of >= len(layouts))).any() or (shapes < 0).any():
         raise ValueError(f"column {name!r}: a segment of no class, or of a negative shape")
     shapes = shapes.reshape(count, axes)
     items = np.array([layout.stored_dtype.itemsize for layout in layouts], np.float64)[class_of]
@@ -119,8 +136,9 @@ def _segments_from_json(
     for layout, at in zip(layouts, range(len(layouts)), strict=True):
         if axes and (shapes[class_of == at, 1:] != layout.row_shape).any() and not described["single"]:
             raise ValueError(f"column {name!r}: a segment of another shape than its class")
-    paths = tuple(f"{each}/{name}" for each in names) if described["below"] else names
-    return Segments(name, paths, layouts, class_of, shapes, offsets, bool(described["single"]))
+    return Segments(
+        name, Paths(names, str(described["below"])), layouts, class_of, shapes, offsets, bool(described["single"])
+    )
 
 
 def _layout_to_json(layout: ColumnLayout, dtype_to_json: ToJson) -> dict[str, Any]:

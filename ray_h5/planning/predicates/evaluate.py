@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.planning.predicates.criteria import read_for
 from ray_h5.planning.predicates.refusals import why_not_evaluated
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.schema import ColumnSpec, shown_shape
 
 
 def as_expression(predicate: Any) -> pc.Expression:
@@ -60,13 +60,13 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
     """
     for name in names:
         if not columns[name].is_scalar:
-            raise no_scalar(name, columns[name].tensor_shape)
+            raise no_scalar(name, columns[name].ragged_shape or columns[name].tensor_shape)
 
 
 def no_scalar(name: str, shape: tuple[int | None, ...]) -> PredicateError:
-    """Return the error for a column that holds an array a row."""
+    """Return the error for a column that holds an array a row; None is for axes along which rows differ."""
     return PredicateError(
-        f"predicate: column {name!r} holds an array of shape {shape} a row; a predicate "
+        f"predicate: column {name!r} holds an array of shape {shown_shape(shape)} a row; a predicate "
         "compares one value a row. To choose rows in which a value occurs, write "
         f"where(**{{{name!r}: any_equal(value)}}). To choose by a value that you compute, use ds.map(...) and then "
         "ds.filter(...) in Ray, and torch.utils.data.Subset in PyTorch."

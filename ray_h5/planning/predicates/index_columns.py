@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ray_h5.errors import OptionError, PredicateError
 from ray_h5.planning.predicates.criteria import DatedText, RowFold, time_expression
-from ray_h5.planning.predicates.evaluate import passing
+from ray_h5.planning.predicates.evaluate import check_names, passing
 
 if TYPE_CHECKING:
     from ray_h5.planning.index.row_index import RowIndex
@@ -70,4 +70,6 @@ def _fold(index: RowIndex, criterion: RowFold) -> pa.Array:
 
 def _values(index: RowIndex, column: str) -> pa.ChunkedArray:
     """Return the values of a column as the files store them: the same, whatever a dataset casts."""
-    return index.small_columns(list(index.find([column]).values()))[column]
+    specs = index.find([column])
+    check_names([column], specs)
+    return index.small_columns(list(specs.values()))[column]

@@ -101,10 +101,10 @@ def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, cr
     shape = _step_shape(column.row_shape)
     where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
     if column.kind not in {"number", "bool"} or len(shape) > 2:
-        raise PredicateError(
-            f"{where} holds {column.kind} values of shape {shape} a row; expected numbers of shape (T,), or one-hot "
-            "of shape (T, C)"
+        held = (
+            "rows that differ in length" if column.kind == "ragged" else f"{column.kind} values of shape {shape} a row"
         )
+        raise PredicateError(f"{where} holds {held}; expected numbers of shape (T,), or one-hot of shape (T, C)")
     if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
         raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
     if valid is not None and (_step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):

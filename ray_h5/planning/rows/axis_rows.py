@@ -11,8 +11,8 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.rows.columns import UnitColumn
-from ray_h5.planning.rows.kinds import Windows
 from ray_h5.planning.rows.space import Column, Listing, RowTable, Steps
+from ray_h5.planning.rows.windows import Windows
 
 
 class AxisRows:
@@ -44,7 +44,7 @@ class AxisRows:
 
     def listing(self) -> Listing:
         layout = self._reader.layout
-        own = {self._windows.episode_ends}
+        own = {(self._windows.episode_ends or "").strip("/")}
         return Listing(tuple(name for name in layout.columns if name not in own), layout.refused)
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -76,6 +76,8 @@ class AxisRows:
                 f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
             )
         values = self._reader.read([name])[name]
+        if values.dtype.kind == "f" and (lost := np.flatnonzero(np.isnan(values))).size:
+            raise SchemaMismatchError(f"{layout.where}: expected the episode of each row, found NaN in row {lost[0]}")
         cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
         starts = np.concatenate([[0], cuts]) if num_rows else np.empty(0, np.int64)
         first: dict[object, int] = {}
@@ -103,7 +105,9 @@ class AxisRows:
                 f"{layout.where}: end {at} is {ends[at]}, below the one before, {ends[at - 1]}. Ends must ascend."
             )
         last = int(ends[-1]) if len(ends) else 0
-        if (len(ends) and int(ends[0]) < 0) or last != num_rows:
+        if len(ends) and int(ends[0]) < 0:
+            raise SchemaMismatchError(f"{layout.where}: expected ends from 0 on, found {ends[0]}")
+        if last != num_rows:
             raise SchemaMismatchError(
                 f"{layout.where}: expected the last end to be {num_rows}, the number of steps, found {last}. Each end "
                 "is the row after the last one of an episode."

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, Kind
 from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.coalesce import RowRange, request_of
-from ray_h5.hdf5.reading.segmented_column import units_of
+from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.segments import Segments
 
 Finish = Callable[[], None]
@@ -116,9 +117,21 @@ class SegmentColumn:
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         stored = self.segments.unit
-        if self.segments.single or (None not in self.shape and stored.kind in {"number", "bool"}):
+        lacks = not self.segments.is_there.all()
+        if lacks and self.segments.single and stored.kind != "string":
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: {int(np.argmin(self.segments.is_there))} groups have it before one "
+                "that lacks it, and a single value of numbers cannot be None. Choose other columns with columns=[...]."
+            )
+        is_fixed = None not in self.shape and stored.kind in {"number", "bool"} and not lacks
+        if self.segments.single or is_fixed:
             shape = tuple(int(n or 0) for n in self.shape)
             return _layout(self.name, stored, (num_rows, *shape), 1, path)
+        if stored.kind == "list":
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: datasets of arrays of varying length, one dataset a group, are lists "
+                "of lists. Choose other columns with columns=[...]."
+            )
         item = stored.stored_dtype.itemsize
         sizes = self.segments.shapes.astype(np.float64).prod(axis=1) * item
         return ColumnLayout(
@@ -137,28 +150,36 @@ class SegmentColumn:
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         segments = rows if self.segment_of is None else self.segment_of(rows)
-        starts, counts = self.segments.starts[segments], self.segments.lengths[segments]
         if self.segments.single:
-            return Reading([Part(self.segments, request_of(starts, places), out)])
+            there = self.segments.is_there[segments]
+            out[places[~there]] = None if out.dtype == object else 0  # numbers are all there
+            request = request_of(self.segments.starts[segments[there]], places[there])
+            return Reading([Part(self.segments, request, out)] if there.any() else [])
         if out.dtype == object and out.ndim == 1:
             return self._ragged(segments, places, out)
-        return self._stacked(units_of(starts, counts), places, out)
+        return self._stacked(segments, places, out)
 
-    def _stacked(self, units: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+    def _stacked(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         """Return the reading of segments of one shape."""
         if not out.size:
             return Reading()
         length = out.shape[1]
-        flat = out.reshape(-1, *out.shape[2:])
-        if np.shares_memory(flat, out):
-            flat_places = (places[:, None] * length + np.arange(length)).reshape(-1)
-            return Reading([Part(self.segments, request_of(units, flat_places), flat)])
+        if out.flags.c_contiguous:
+            request = self._whole(segments, places * length)
+            return Reading([Part(self.segments, request, out.reshape(-1, *out.shape[2:]))])
         apart = empty((len(places), *out.shape[1:]), out.dtype)
 
         def finish() -> None:
             out[places] = apart
 
-        return Reading([Part(self.segments, request_of(units), apart.reshape(-1, *out.shape[2:]))], finish)
+        request = self._whole(segments, np.arange(len(segments)) * length)
+        return Reading([Part(self.segments, request, apart.reshape(-1, *out.shape[2:]))], finish)
+
+    def _whole(self, segments: np.ndarray, places: np.ndarray) -> RunRequest:
+        """Return the request for whole segments, whose first units go to `places`."""
+        counts = self.segments.lengths[segments]
+        runs = RunRequest(self.segments.starts[segments], places, counts)
+        return runs if counts.all() else runs.select(counts > 0)
 
     def _ragged(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         """Return the reading of segments as arrays of their own: parts of one array, if their units have one shape."""
@@ -166,21 +187,26 @@ class SegmentColumn:
         if unit_shape is None:
             return self._one_by_one(segments, places, out)
         counts = self.segments.lengths[segments]
-        units = units_of(self.segments.starts[segments], counts)
-        flat = empty((len(units), *unit_shape), self.segments.dtype, f"column {self.name!r}")
-        ends = np.cumsum(counts).tolist()
+        stops = np.cumsum(counts)
+        ends = stops.tolist()
+        flat = empty((ends[-1] if ends else 0, *unit_shape), self.segments.dtype, f"column {self.name!r}")
+
+        there = self.segments.is_there[segments].tolist()
 
         def finish() -> None:
             begin = 0
-            for place, end in zip(places.tolist(), ends, strict=True):
-                out[place] = flat[begin:end]
+            for place, end, is_there in zip(places.tolist(), ends, there, strict=True):
+                out[place] = flat[begin:end] if is_there else None
                 begin = end
 
-        return Reading([Part(self.segments, request_of(units), flat)] if len(units) else [], finish)
+        return Reading([Part(self.segments, self._whole(segments, stops - counts), flat)], finish)
 
     def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         parts = []
         for segment, place in zip(segments.tolist(), places.tolist(), strict=True):
+            if not self.segments.is_there[segment]:
+                out[place] = None
+                continue
             shape = tuple(self.segments.shapes[segment].tolist())
             out[place] = value = empty(shape, self.segments.dtype, f"column {self.name!r}")
             if value.size:

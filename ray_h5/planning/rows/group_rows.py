@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.layout import Kind
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.segments import GroupTable, Segments
+from ray_h5.hdf5.segments import GroupTable, Segments, Texts
 from ray_h5.messages import near_names
 from ray_h5.planning.rows.columns import SegmentColumn, ValuesColumn
 from ray_h5.planning.rows.kinds import Groups
@@ -87,13 +87,15 @@ class GroupRows:
 
     def column(self, name: str) -> Column:
         if name == self._kind.key:
-            return self._values(name, np.array([*map(str.encode, self._known.names), None], object)[:-1])
+            return self._values(name, self._known.names.groups)
         if name in self._kind.attrs:
             return self._values(name, self._known.attributes[name])
         return SegmentColumn(name, self._segments(name))
 
-    def _values(self, name: str, values: np.ndarray) -> ValuesColumn:
-        kind: Kind = "string" if values.dtype == object else "bool" if values.dtype.kind == "b" else "number"
+    def _values(self, name: str, values: np.ndarray | Texts) -> ValuesColumn:
+        if isinstance(values, Texts):
+            return ValuesColumn(name, "string", values.take, np.dtype(object))
+        kind: Kind = "bool" if values.dtype.kind == "b" else "number"
         return ValuesColumn(name, kind, lambda rows: values[rows], values.dtype)
 
     def _segments(self, name: str) -> Segments:
@@ -140,11 +142,17 @@ class GroupRows:
                 f"as {segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}; windows are of steps of one "
                 "shape. Choose groups that agree with the pattern, or leave the column out of the offsets."
             )
+        if not segments.is_there.all():
+            lacking = self._known.names[int(np.argmin(segments.is_there))]
+            raise SchemaMismatchError(
+                f"{self._reader.path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it "
+                "out of the offsets, or choose groups that have it with the pattern."
+            )
         return segments.lengths
 
     def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
         said = self._known.attributes.get(_LENGTH)
-        if said is None or said.dtype.kind not in "iu" or self._episode_length == "min":
+        if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or self._episode_length == "min":
             return
         differ = np.flatnonzero(said != lengths)
         if len(differ):
@@ -158,8 +166,8 @@ class GroupRows:
         if name in self._own_names():
             return None
         segments = self._segments(name)
-        has_time = not segments.single and segments.shapes.shape[1] and segments.unit_shape is not None
-        if not has_time or np.any(segments.lengths < lengths):
+        is_array = not segments.single and segments.shapes.shape[1] and segments.unit_shape is not None
+        if not is_array or not segments.is_there.all() or np.any(segments.lengths < lengths):
             return None
         if self._episode_length is None and np.any(segments.lengths != lengths):
             return None
@@ -172,4 +180,4 @@ class GroupRows:
         return self.column(name)
 
     def episode_names(self) -> np.ndarray:
-        return np.array([*map(str.encode, self._known.names), None], object)[:-1]
+        return self._known.names.groups.take(np.arange(self.num_rows))

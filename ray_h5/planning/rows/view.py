@@ -23,12 +23,13 @@ from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.messages import few, near_names
 from ray_h5.planning.rows.axis_rows import AxisRows
-from ray_h5.planning.rows.columns import ValuesColumn
+from ray_h5.planning.rows.columns import SegmentColumn, ValuesColumn
 from ray_h5.planning.rows.grid_rows import GridRows
 from ray_h5.planning.rows.group_rows import GroupRows
-from ray_h5.planning.rows.kinds import Grid, Groups, RowKind, Windows
+from ray_h5.planning.rows.kinds import Grid, Groups, RowKind
 from ray_h5.planning.rows.space import Column, Episodes, RowTable, Space
 from ray_h5.planning.rows.window_rows import WindowRows
+from ray_h5.planning.rows.windows import Windows
 from ray_h5.storage.byte_source import FileIdentity
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class RowView:
         layouts = self.find(columns)
         wanted = as_rows(rows, self.num_rows, self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self.read_into(out, wanted)
+        self._reader.run(self._planned(out, out, wanted, None, wanted, np.arange(len(wanted), dtype=np.int64)))
         return out
 
     def read_into(
@@ -185,12 +186,29 @@ class RowView:
         wanted = as_rows(rows, self.num_rows, self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
         for name, array in out.items():
-            if array.dtype != object:
-                check_fit(array, layouts[name], len(wanted), there, f"{self.path}: column {name!r}")
+            layout = layouts[name]
+            if (
+                isinstance(self._columns[name], SegmentColumn)
+                and isinstance(array, np.ndarray)
+                and array.dtype == object
+            ):
+                layout = replace(layout, shape=(self.num_rows,))  # an array for each row
+            check_fit(array, layout, len(wanted), there, f"{self.path}: column {name!r}")
+        return self._planned(out, outputs(out, layouts, casting), rows, places, wanted, there)
+
+    def _planned(
+        self,
+        out: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None,
+        wanted: np.ndarray,
+        there: np.ndarray,
+    ) -> FileRead:
+        """Return the read of `wanted[i]` to place `there[i]` of `arrays`, which are checked views of `out`."""
         if not len(wanted):
             return FileRead(self, out, rows, places, [])
         with self._naming_columns():
-            arrays = outputs(out, layouts, casting)
             readings = [self._columns[name].reading(wanted, there, array) for name, array in arrays.items()]
         parts = [part for reading in readings for part in reading.parts if len(part.request)]
         finishes = [reading.finish for reading in readings if reading.finish is not None]
@@ -226,7 +244,10 @@ class RowView:
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes columns take: those of their values."""
-        return {name: layout.num_rows * layout.row_bytes for name, layout in self.find(columns).items()}
+        return {
+            name: layout.num_rows * (layout.item_bytes if layout.kind == "ragged" else layout.row_bytes)
+            for name, layout in self.find(columns).items()
+        }
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return nothing: what the file says is about datasets."""

@@ -11,12 +11,10 @@ import numpy as np
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.messages import few
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
-from ray_h5.planning.rows.kinds import WindowColumn, Windows
 from ray_h5.planning.rows.space import Column, Episodes, Listing, RowTable, Steps
+from ray_h5.planning.rows.windows import IS_PAD, WindowColumn, Windows
 
 logger = logging.getLogger(__name__)
-
-IS_PAD = "_is_pad"
 
 _RUN = 4
 """Rows of a chunk group, as a multiple of the steps that a window spans: its windows then share most steps."""

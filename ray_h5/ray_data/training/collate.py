@@ -16,7 +16,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.messages import no_column
-from ray_h5.planning.padding import LENGTH, Padding, pad_rows
+from ray_h5.planning.padding import LENGTH, Padding, check_length_name, pad_rows
 from ray_h5.ray_data.ragged import is_ragged
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
@@ -71,13 +71,21 @@ class TorchCollate(ArrowBatchCollateFn):
             )
         self._pin = pin_memory
 
-    def __call__(self, batch: pa.Table) -> TorchBatch:
-        # The type of a column says whether its rows vary in shape. Its array does not, where those of a batch agree.
-        ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
-        arrays = BlockAccessor.for_block(batch).to_batch_format("numpy")
+    def __call__(self, batch: pa.Table | Mapping[str, np.ndarray]) -> TorchBatch:
+        """Return the tensors of a batch: a table of Arrow, or arrays by column."""
+        arrays, ragged = batch, {}
+        if isinstance(batch, pa.Table):
+            # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
+            ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
+            arrays = BlockAccessor.for_block(batch).to_batch_format("numpy")
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
+        if self._padding is not None:
+            self._padding.check_names(arrays)
+            for name in ragged:
+                if self._padding.value(name) is not None:
+                    check_length_name(name, arrays)
         found: TorchBatch = {}
         for name, values in arrays.items():
             if name in ragged:

@@ -45,6 +45,21 @@ class Sample(Movable, dict[str, Any]):
         return Sample(self)
 
 
+class UnpaddedSample(Sample):
+    """A sample whose rows are padded when a batch is made of it and others, after transforms."""
+
+    def __init__(self, values: Mapping[str, Any], fills: Mapping[str, float]) -> None:
+        super().__init__(values)
+        self.__dict__["fills"] = dict(fills)
+
+    def copy(self) -> UnpaddedSample:
+        """Return a sample with the same values."""
+        return UnpaddedSample(self, fills_of(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnpaddedSample, (dict(self), fills_of(self))
+
+
 class Pair(Movable, tuple[Any, ...]):
     """An (input, target) pair."""
 
@@ -153,15 +168,36 @@ def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
     return Sample((name, _value(values, i)) for name, values in whole.items())
 
 
-def unpadded_sample_of(whole: Mapping[str, Any], i: int) -> Sample:
-    """Return sample number `i` of a batch of columns, of which some are padded, without the padding."""
-    sample = sample_of(whole, i)
-    for name in whole:
-        length = sample.get(name + LENGTH)
-        if length is not None:
-            shape = [int(length)] if length.ndim == 0 else [int(n) for n in length]
-            sample[name] = sample[name][tuple(map(slice, shape))]
+def unpadded_sample_of(whole: Mapping[str, Any], i: int, fills: Mapping[str, float]) -> UnpaddedSample:
+    """Return sample number `i` of a batch of columns, without the padding of the columns in `fills`."""
+    sample = UnpaddedSample(sample_of(whole, i), fills)
+    for name in fills:
+        length = sample[name + LENGTH]
+        shape = [int(length)] if length.ndim == 0 else [int(n) for n in length]
+        sample[name] = sample[name][tuple(map(slice, shape))]
     return sample
+
+
+def fills_of(sample: Any) -> Mapping[str, float]:
+    """Return what the rows of a sample are filled up with when a batch is made, by column."""
+    return sample.__dict__["fills"] if isinstance(sample, UnpaddedSample) else {}
+
+
+def transformed(transform: Callable[[Any], Any], sample: Sample) -> Any:
+    """Return what a transform makes of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`."""
+    lengths = {name: sample[name + LENGTH] for name in fills_of(sample)}
+    found = transform(sample)
+    if not isinstance(found, dict):
+        return found
+    for name, length in lengths.items():
+        row: Any = found.get(name)
+        is_kept = found.get(name + LENGTH) is length  # one that the transform set itself stays
+        if is_kept and isinstance(row, torch.Tensor) and row.ndim:
+            found[name + LENGTH] = torch.tensor(row.shape if length.ndim else len(row))
+    if fills_of(sample) and (type(found) is dict or type(found) is Sample):
+        return UnpaddedSample(found, fills_of(sample))
+    # A plain dict has no attributes, and default_collate does not name the column that it cannot stack.
+    return Sample(found) if type(found) is dict else found
 
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
@@ -216,20 +252,54 @@ def _arrived_sample(names: list[str], *packed: Any) -> Sample:
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
         return batch.whole if batch.slot is None else SentSample(batch.whole, batch.slot)
-    return Sample((name, _stacked(name, [each[name] for each in batch], collate_fn_map)) for name in batch[0])
+    fills, found = fills_of(batch[0]), Sample()
+    for name in batch[0]:
+        values = [each[name] for each in batch]
+        if name in fills and _have_axes(values):
+            lengths = [each.get(name + LENGTH) for each in batch]
+            found[name], measured = _padded(values, fills[name])
+            if all(length is None or _is_length(length, row) for length, row in zip(lengths, values, strict=True)):
+                found[name + LENGTH] = measured
+        if name not in found:
+            found[name] = _stacked(name, values, collate_fn_map)
+    return found
+
+
+def _have_axes(values: Sequence[Any]) -> bool:
+    """Return whether all values are tensors, or arrays, of one dtype with one number of axes, and at least one axis."""
+    arrays = all(isinstance(each, (torch.Tensor, np.ndarray)) for each in values)
+    return arrays and values[0].ndim > 0 and len({(type(each), each.dtype, each.ndim) for each in values}) == 1
+
+
+def _is_length(length: Any, row: torch.Tensor | np.ndarray) -> bool:
+    """Return whether an entry of a sample is the length of its row, and not what a transform set."""
+    if not isinstance(length, torch.Tensor):
+        return False
+    return length.tolist() in (len(row), list(row.shape))
+
+
+def _padded(values: Sequence[Any], fill: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as one tensor, and their lengths, as `ray_h5.planning.padding.pad_rows` does."""
+    rows = [torch.as_tensor(each) for each in values]
+    shapes = torch.tensor([row.shape for row in rows])
+    out = rows[0].new_full((len(rows), *shapes.amax(dim=0).tolist()), fill)
+    for i, row in enumerate(rows):
+        out[(i, *map(slice, row.shape))] = row
+    one_axis = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+    return out, shapes[:, 0].clone() if one_axis else shapes
 
 
 def _stacked(name: str, values: list[Any], collate_fn_map: Any) -> Any:
     try:
         return collate(values, collate_fn_map=collate_fn_map)
-    except RuntimeError as exc:
-        shapes = sorted({np.shape(each) for each in values})
+    except RuntimeError:
+        shapes = sorted({tuple(np.shape(each)) for each in values})
         if len(shapes) < 2:
             raise
         raise SchemaMismatchError(
             f"column {name!r}: samples of shapes {', '.join(map(str, shapes[:_MAX_LISTED]))} do not make one tensor; "
             "crop or pad them to one shape in a transform, or keep them as a list with a collate_fn"
-        ) from exc
+        ) from None
 
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:

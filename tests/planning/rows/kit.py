@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ray_h5.planning.index.file_facts import Scope
-from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+from ray_h5.planning.rows.kinds import Grid, Groups
 from ray_h5.planning.rows.view import RowView
+from ray_h5.planning.rows.windows import Windows
 
 ENUM = h5py.enum_dtype({"left": 0, "right": 1, "up": 5}, basetype="i2")
 TEXT = h5py.string_dtype()

@@ -1,11 +1,14 @@
 """Windows: each row is the slice that h5py and numpy give, over groups, grids, files, and episodes in a column."""
 
+import itertools
+
 import h5py
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5.planning.rows.kinds import Grid, Groups, Windows
+from ray_h5.planning.rows.kinds import Grid, Groups
+from ray_h5.planning.rows.windows import Windows
 from tests.planning.rows.kit import DTYPES, assert_value, make_dataset, native, open_rows, storages
 
 WINDOWED = [each for each in DTYPES if not each.hasobject and each.names is None and each.kind != "S"]
@@ -68,7 +71,7 @@ def window_options(draw):
 
 def windows_of(options, **others):
     windows, pad, stride = options
-    given = {name: source_offsets for name, source_offsets in windows.items()}
+    given = dict(windows)
     given["y"] = windows["y"][1]  # a column under its own name
     return Windows(given, pad=pad if pad[0] != pad[1] else pad[0], stride=stride, **others)
 
@@ -201,7 +204,7 @@ def test_over_rows_of_a_file(tmp_path_factory, data):
         file.create_dataset("name", data=np.repeat(np.array(names, object), lengths), dtype=h5py.string_dtype())
         file["meta/ends"] = np.cumsum(lengths, dtype="i8")
     cuts = np.cumsum([0, *lengths]) if how != "file" else [0, total]
-    episodes = [{"x": x[i:j], "y": y[i:j]} for i, j in zip(cuts[:-1], cuts[1:], strict=True)]
+    episodes = [{"x": x[i:j], "y": y[i:j]} for i, j in itertools.pairwise(cuts)]
     expected = expected_rows(episodes, *options)
     others = {
         "file": {},

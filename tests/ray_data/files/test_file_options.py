@@ -23,7 +23,8 @@ ENTRANCES = {
     "torch_data.kfold": ray_h5.torch_data.kfold,
     "H5Dataset": ray_h5.torch_data.H5Dataset,
 }
-OPTIONS = inspect.signature(FileOptions.of).parameters.keys() - {"paths", "threads"}
+ROW_KINDS = {"rows", "windows"}
+OPTIONS = inspect.signature(FileOptions.of).parameters.keys() - {"paths", "threads"} - ROW_KINDS
 
 
 @pytest.fixture
@@ -53,6 +54,11 @@ def enter(entrance, options):
         options = {"hdf5_group" if name == "group" else name: value for name, value in options.items()}
         options |= {"k": 2, "group": "guid", "stratify": None}
     return ENTRANCES[entrance](**options)
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_each_way_to_read_takes_row_kinds(entrance):
+    assert inspect.signature(ENTRANCES[entrance]).parameters.keys() >= ROW_KINDS
 
 
 @pytest.mark.parametrize("entrance", ENTRANCES)

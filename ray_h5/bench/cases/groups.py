@@ -1,0 +1,155 @@
+"""``ray-h5 bench groups``: a file with 10^5 datasets that are rows: finding them, and batches of 64 in random order.
+
+Batches: the file is open, and ours knows its rows. `pread` reads the same bytes into one buffer, by a call for each
+dataset. `h5py by name` opens each dataset of one open file, reads it and stacks a batch. Each turn draws other rows.
+
+Index: a process of its own finds the rows, with no attributes and with ten, and then again from `index_dir`. Seconds
+are those of its CPU; memory is its peak, with the interpreter and all libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+
+from ray_h5.bench.baselines.group_reads import by_name, pread_stacked
+from ray_h5.bench.baselines.h5py_reads import Extent
+from ray_h5.bench.group_workloads import ATTRIBUTES, TRACE_PATTERN, GroupFile, make_traces
+from ray_h5.bench.measure import OURS, Contest, Result, run_turns
+from ray_h5.planning.files import FileOptions
+from ray_h5.planning.rows.kinds import Groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ray_h5.bench import BenchOptions
+    from ray_h5.planning.rows.view import FileReader
+
+__all__ = ["bench_groups"]
+
+_BATCH = 64
+_BATCHES = 32
+_COUNT = 100_000
+_LARGE, _SMALL = (3, 6000), (256,)
+_LARGE_COUNT = 10_000
+_INDEX_TURNS = 3
+_MOST_SECONDS = {"no attributes": 20.0, "10 attributes": 60.0, "again, from index_dir": 2.0}
+_MOST_MEGABYTES = 300.0
+_INDEXING = """
+import json, sys, time
+from ray_h5.bench.cases.groups import index_file, peak_bytes
+start = time.process_time()
+index_file(*json.loads(sys.argv[1]))
+print(json.dumps([time.process_time() - start, peak_bytes()]))
+"""
+
+
+def bench_groups(options: BenchOptions) -> list[Result]:
+    """Measure batches of datasets of 72 KB and of 1 KB, and what it takes to find 10^5 of them.
+
+    Raises
+    ------
+    RuntimeError
+        If our bytes differ from h5py's.
+    """
+    count = max(2 * _BATCH, round(_COUNT * options.size))
+    large_count = max(2 * _BATCH, round(_LARGE_COUNT * options.size))
+    large = make_traces(options.folder, large_count, _LARGE, attributes=False)
+    small = make_traces(options.folder, count, _SMALL, attributes=False)
+    labelled = make_traces(options.folder, count, _SMALL, attributes=True)
+    return [
+        *_read_batches(large, "batches of 72 KB", {"pread": 0.8, "h5py by name": 8}, options.turns),
+        *_read_batches(small, "batches of 1 KB", {"pread": None, "h5py by name": 30}, options.turns),
+        *_index(small, (), "no attributes"),
+        *_index(labelled, ATTRIBUTES, "10 attributes"),
+    ]
+
+
+def _read_batches(made: GroupFile, case: str, goals: dict[str, float | None], turns: int) -> list[Result]:
+    index = FileOptions.of(made.path, rows=Groups(TRACE_PATTERN)).index(["value"])
+    names = index.tables[0].groups.names  # type: ignore[union-attr]
+    draws = _draws(made.groups)
+    descriptor = os.open(made.path, os.O_RDONLY)
+    try:
+        with index.scope.open(made.path, table=index.tables[0]) as reader, h5py.File(made.path) as file:
+            extents = [Extent(file[name].id.get_offset(), file[name].id.get_storage_size()) for name in names]
+            _verify(reader, file, names, next(draws)[0])
+            buffer = np.empty(_BATCH * extents[0].size, np.uint8)
+            # The rows of each turn, and of the warm-up before them; every contestant takes them in this order.
+            turn = [next(draws) for _ in range(turns + 1)]
+            first, second, third = iter(turn), iter(turn), iter(turn)
+            contestants = {
+                OURS: lambda: [len(reader.read(["value"], rows)) for rows in next(first)],
+                "pread": lambda: [
+                    pread_stacked(descriptor, [extents[i] for i in rows], buffer)  # type: ignore[func-returns-value]
+                    for rows in next(second)
+                ],
+                "h5py by name": lambda: [len(by_name(file, [names[i] for i in rows])) for rows in next(third)],
+            }
+            seconds = run_turns(contestants, turns)
+    finally:
+        os.close(descriptor)
+    contest = Contest("groups", case, seconds)
+    amount = _BATCHES * _BATCH
+    return [contest.against(each, amount=amount, unit="rows/s", goal=goal) for each, goal in goals.items()]
+
+
+def _draws(groups: int) -> Iterator[list[list[int]]]:
+    """Yield batches of rows, drawn again each time."""
+    rng = np.random.default_rng(groups)
+    while True:
+        yield [rng.choice(groups, _BATCH, replace=False).tolist() for _ in range(_BATCHES)]
+
+
+def _verify(reader: FileReader, file: h5py.File, names: Sequence[str], rows: list[int]) -> None:
+    if reader.read(["value"], rows)["value"].tobytes() != by_name(file, [names[i] for i in rows]).tobytes():
+        raise RuntimeError(f"{file.filename}: the bytes of a batch differ from those that h5py reads")
+
+
+def _index(made: GroupFile, attributes: Sequence[str], case: str) -> list[Result]:
+    with tempfile.TemporaryDirectory() as folder:
+        cold = [_indexed(made.path, attributes, None) for _ in range(_INDEX_TURNS)]
+        _indexed(made.path, attributes, folder)
+        again = [_indexed(made.path, attributes, folder) for _ in range(_INDEX_TURNS)]
+    label = f"index of {made.groups} datasets"
+    results: list[Result] = []
+    for found, what, goal in (
+        (cold, case, _MOST_SECONDS[case]),
+        (again, f"{case}, from index_dir", _MOST_SECONDS["again, from index_dir"]),
+    ):
+        seconds, peaks = ([each[i] for each in found] for i in range(2))
+        results.append(Contest("groups", f"{label}, {what}", {OURS: seconds}).within(goal))
+        peak = max(peaks) / 1e6
+        spread = (min(peaks) / 1e6, peak)
+        ok = peak <= _MOST_MEGABYTES
+        results.append(Result("groups", f"{label}, {what}, peak", "-", "MB", peak, None, None, spread, 300, ok))
+    return results
+
+
+def _indexed(path: str, attributes: Sequence[str], index_dir: str | None) -> tuple[float, float]:
+    """Return the CPU seconds and the peak of memory of a process that finds the rows of a file."""
+    given = json.dumps([path, list(attributes), index_dir])
+    command = [sys.executable, "-c", _INDEXING, given]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  our own code
+    seconds, peak = json.loads(done.stdout)
+    return seconds, peak
+
+
+def index_file(path: str, attributes: Sequence[str], index_dir: str | None) -> None:
+    """Find the rows of a file of traces."""
+    FileOptions.of(path, rows=Groups(TRACE_PATTERN, attrs=attributes), index_dir=index_dir).index()
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process had since it was started."""
+    # Not `ru_maxrss`: that of a new process begins with the memory of the process that started it.
+    with open("/proc/self/status") as status:
+        (line,) = (each for each in status if each.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024

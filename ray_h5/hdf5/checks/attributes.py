@@ -1,0 +1,64 @@
+"""A look at the length of a text in an attribute before libhdf5 takes memory for it."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.checks.header import FileWidths, messages
+from ray_h5.hdf5.checks.heap import HARMLESS_BYTES, Heap, reader_of
+
+_ATTRIBUTE = 0x0C
+_ONE_BYTE = np.ones(1, np.int64)
+
+
+class TextGuard:
+    """Refuses texts of varying length, in attributes of one file, that claim more than the file has.
+
+    Attributes that an object has in other places than its header (libhdf5 moves them there from the ninth on) have a
+    checksum, and are not looked at.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The open file.
+    """
+
+    def __init__(self, file: h5py.File) -> None:
+        self._path = file.filename
+        self._read, end = reader_of(file)
+        self._widths = FileWidths.of(file)
+        self._heap = Heap(self._read, end, self._widths)
+        self._stored: dict[bytes, bytes] | None = None
+        self._reference = np.dtype([("length", "<u4"), ("address", f"<u{self._widths.address}"), ("number", "<u4")])
+
+    def look_at(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> None:
+        """Choose the object whose attributes are checked next."""
+        self._opened, self._stored = opened, None
+
+    def check(self, where: str, name: str) -> None:
+        """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
+        if self._stored is None:
+            found = messages(self._read, h5py.h5o.get_info(self._opened).addr, self._widths)
+            self._stored = dict(_name_and_values(body) for kind, body in found if kind == _ATTRIBUTE)
+        stored = self._stored.get(name.encode(), b"")
+        width = self._reference.itemsize
+        if len(stored) < width or int.from_bytes(stored[:4], "little") <= HARMLESS_BYTES:
+            return
+        for wrong in self._heap.wrong_values(np.frombuffer(stored, self._reference, 1), _ONE_BYTE, exactly=False):
+            raise CorruptFileError(
+                f"{self._path}: attribute {name!r} of {where!r} is damaged: {wrong.reason}. Restore the file from a "
+                "copy, or leave the attribute out."
+            )
+
+
+def _name_and_values(message: bytes) -> tuple[bytes, bytes]:
+    """Return the name in an attribute message, and the stored values; nothing for a message of another version."""
+    if len(message) < 9 or message[0] not in {1, 2, 3}:
+        return b"", b""
+    sizes = [int.from_bytes(message[at : at + 2], "little") for at in (2, 4, 6)]
+    begin = 9 if message[0] == 3 else 8
+    name = message[begin : begin + sizes[0]].partition(b"\0")[0]
+    # Version 1 fills up each part to a multiple of 8 bytes.
+    return name, message[begin + sum(-(-size // 8) * 8 if message[0] == 1 else size for size in sizes) :]

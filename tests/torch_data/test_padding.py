@@ -1,0 +1,177 @@
+"""Rows of varying shape in plain PyTorch: padding, casts, and transforms that change their length."""
+
+import copy
+import pickle
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+
+from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.torch_data import Groups, H5Dataset, Windows, loader
+
+ROWS = Groups("mol_*", key="id")
+
+
+@pytest.fixture
+def molecules(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(6):
+            file[f"mol_{i}/numbers"] = np.arange(3 + i, dtype="i2") * 100
+            file[f"mol_{i}/positions"] = np.full((1 + i % 3, 3 + i, 3), i, "f4")
+            file[f"mol_{i}/smiles"] = [f"C{i}"]
+            file[f"mol_{i}/x"] = np.arange(2 + i, dtype="f4")
+    return tmp_path / "a.h5"
+
+
+def test_one_value_pads_numbers_and_leaves_text(molecules):
+    batch = next(iter(loader(molecules, 6, shuffle=False, rows=ROWS, pad=True)))
+    assert batch.smiles == [[f"C{i}"] for i in range(6)]
+    assert batch.positions.shape == (6, 3, 8, 3)
+    assert batch.x_length.tolist() == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "make", [H5Dataset, lambda path, **options: loader(H5Dataset(path, rows=ROWS), 2, pad=options["pad"])]
+)
+@pytest.mark.parametrize(
+    ("pad", "error", "says"),
+    [
+        ({"number": 0}, UnknownColumnError, "pad: no column 'number'. Did you mean 'numbers'"),
+        ({"smiles": 0}, UnsupportedColumnError, "'smiles' holds text .* Leave it out of pad="),
+        ({"numbers": float("nan")}, UnsupportedColumnError, "'numbers' has dtype int16, which cannot hold nan. Pass"),
+        ({"numbers": 1 << 15}, UnsupportedColumnError, "'numbers' has dtype int16, which cannot hold 32768"),
+        ({"numbers": 10**30}, UnsupportedColumnError, "'numbers' has dtype int16, which cannot hold 1000000"),
+        ({"x": 1e300}, UnsupportedColumnError, r"'x' has dtype float32, which cannot hold 1e\+300"),
+    ],
+)
+def test_padding_that_cannot_be_is_an_error_at_once(molecules, make, pad, error, says):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(error, match=says):
+            make(molecules, rows=ROWS, pad=pad)
+
+
+def test_a_column_with_the_name_of_the_lengths(molecules):
+    with pytest.raises(UnsupportedColumnError, match="column 'x' would be column 'x_length', which there is already"):
+        H5Dataset(molecules, ["x", "x_length"], rows=Groups("mol_*", key="x_length"), pad=True)
+
+
+def test_padding_of_values_that_round(molecules):
+    batch = next(iter(loader(molecules, 2, columns=["x"], shuffle=False, rows=ROWS, pad=0.1)))
+    assert batch.x[0, 2].item() == np.float32(0.1)
+
+
+def test_a_cast_that_loses_a_value_names_file_and_row(molecules):
+    dataset = H5Dataset(molecules, ["numbers"], rows=ROWS, dtypes={"numbers": "int8"})
+    for read in (lambda: dataset[2], lambda: dataset[[1, 2]], lambda: list(loader(dataset, 3, shuffle=False))):
+        with pytest.raises(CastError, match=r"a\.h5, row \d: column 'numbers': the value 200 cannot be cast to int8"):
+            read()
+    with pytest.raises(CastError, match=r"row 2: column 'numbers'"):
+        dataset[2]
+    unsafe = H5Dataset(molecules, ["numbers"], rows=ROWS, dtypes={"numbers": "int8"}, casting="unsafe")
+    assert unsafe[2].numbers.tolist() == (np.arange(5) * 100).astype("i1").tolist()
+
+
+def half(sample):
+    return {**sample, "x": sample["x"][: len(sample["x"]) // 2]}
+
+
+def in_place(sample):
+    sample.x = sample.x[:2]
+    return sample
+
+
+def batches_of(kind, dataset):
+    if kind == "loader":
+        return loader(dataset, 3, shuffle=False)
+    return DataLoader(dataset, 3, num_workers=1 if kind == "workers" else 0)
+
+
+@pytest.mark.parametrize("kind", ["loader", "DataLoader", "workers"])
+def test_samples_of_several_lengths_name_the_column(molecules, kind):
+    dataset = H5Dataset(molecules, ["x", "id"], transform=half, rows=ROWS)
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'x': samples of shapes \(1,\), \(2,\) do not make one tensor; crop or pad"
+    ):
+        list(batches_of(kind, dataset))
+
+
+def scaled(sample):
+    return {**sample, "x": sample["x"] * 2}
+
+
+@pytest.mark.parametrize("kind", ["loader", "DataLoader", "workers"])
+@pytest.mark.parametrize("make", [scaled, half, in_place, lambda sample: sample])
+def test_rows_are_padded_after_a_transform(molecules, kind, make):
+    columns = ["id", "x", "positions", "smiles"]
+    dataset = H5Dataset(molecules, columns, transform=make, rows=ROWS, pad={"x": -1, "positions": 0})
+    plain = H5Dataset(molecules, columns, rows=ROWS)
+    for begin, batch in zip((0, 3), batches_of(kind, dataset), strict=True):
+        wanted = [make(plain[begin + i]) for i in range(3)]
+        assert batch.id == [each["id"] for each in wanted]
+        assert batch.x_length.tolist() == [len(each["x"]) for each in wanted]
+        assert batch.positions_length.tolist() == [list(each["positions"].shape) for each in wanted]
+        for i, each in enumerate(wanted):
+            count = len(each["x"])
+            assert torch.equal(batch.x[i, :count], each["x"])
+            assert (batch.x[i, count:] == -1).all()
+            assert torch.equal(batch.positions[i][tuple(map(slice, each["positions"].shape))], each["positions"])
+
+
+def test_a_dataloader_pads_joined_datasets(molecules):
+    joined = ConcatDataset([H5Dataset(molecules, ["x", "positions"], rows=ROWS, pad=True)] * 2)
+    batch = next(iter(DataLoader(Subset(joined, [0, 8]), 2)))
+    assert batch.x.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]
+    assert batch.x_length.tolist() == [2, 4]
+    assert batch.positions_length.tolist() == [[1, 3, 3], [3, 5, 3]]
+
+
+def test_a_transform_may_return_other_types(molecules):
+    pairs = H5Dataset(molecules, ["x", "id"], transform=lambda s: (s.x[:2], s.id), rows=ROWS, pad=True)
+    assert next(iter(DataLoader(pairs, 2)))[0].tolist() == [[0, 1], [0, 1]]
+    numpy = H5Dataset(molecules, ["x"], transform=lambda s: {"x": s.x.numpy() + 1}, rows=ROWS, pad=True)
+    assert next(iter(DataLoader(numpy, 2))).x.tolist() == [[1, 2, 0], [1, 2, 3]]
+    means = H5Dataset(molecules, ["x"], transform=lambda s: {"x": s.x.mean()}, rows=ROWS, pad=True)
+    assert next(iter(DataLoader(means, 2))).x.tolist() == [0.5, 1.0]
+
+
+def test_samples_without_padding_can_be_copied_and_sent(molecules):
+    sample = H5Dataset(molecules, ["x", "id"], rows=ROWS, pad=True)[1]
+    for found in (sample.copy(), copy.copy(sample), pickle.loads(pickle.dumps(sample))):
+        assert type(found) is type(sample)
+        batch = default_collate([found, H5Dataset(molecules, ["x", "id"], rows=ROWS, pad=True)[0]])
+        assert batch.x.tolist() == [[0, 1, 2], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("kind", ["loader", "DataLoader"])
+@pytest.mark.parametrize("transform", [in_place, lambda sample: dict(in_place(sample))])
+def test_lengths_are_those_after_the_transform(molecules, kind, transform):
+    dataset = H5Dataset(molecules, ["x", "positions"], transform=transform, rows=Groups("mol_[03]"), pad=True)
+    batch = next(iter(batches_of(kind, dataset)))
+    assert batch.x.tolist() == [[0, 1], [0, 1]]  # an attribute, also of a plain dict
+    assert batch.x_length.tolist() == [2, 2]
+
+
+def test_a_length_that_the_transform_sets_stays(molecules):
+    def transform(sample):
+        return {"x": sample.x[:2], "x_length": torch.tensor(9)}
+
+    assert H5Dataset(molecules, ["x"], transform=transform, rows=ROWS, pad=True)[3].x_length == 9
+
+
+def test_windows_whose_length_a_transform_changes(molecules):
+    windows = Windows({"x": range(4)})
+    dataset = H5Dataset(
+        molecules, ["x", "id"], transform=lambda s: {"x": s.x[: 1 + int(s.x[0]) % 2]}, rows=ROWS, windows=windows
+    )
+    with pytest.raises(SchemaMismatchError, match=r"column 'x': samples of shapes .* do not make one tensor"):
+        list(DataLoader(dataset, 8))
+
+
+def test_a_transform_that_is_no_function(molecules):
+    with pytest.raises(OptionError, match="transform='x': expected a function of a sample"):
+        H5Dataset(molecules, transform="x", rows=ROWS)
