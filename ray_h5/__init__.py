@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.reader import RowReader
     from ray_h5.planning.epoch.position import Position
     from ray_h5.planning.epoch.shuffle import Shuffle
+    from ray_h5.planning.epoch.weights import balance
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.loaders import H5DataLoader, loader
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
+    from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
@@ -72,6 +74,7 @@ _HOMES = {
     "Shuffle": "ray_h5.planning.epoch.shuffle",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
+    "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
     "Windows": "ray_h5.planning.rows.windows",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
@@ -79,6 +82,7 @@ _HOMES = {
     "_interleaved_indices": "ray_h5.torch_data.compat.shards",
     "any_equal": "ray_h5.planning.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.defaults",
+    "balance": "ray_h5.planning.epoch.weights",
     "between": "ray_h5.planning.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
@@ -119,6 +123,7 @@ __all__ = [
     "Shuffle",
     "SpecAugment",
     "Standardize",
+    "WeightedSampler",
     "Windows",
     "WorkerSafeAugmentedDataset",
     "WorkerSafeStandardizedDataset",
@@ -126,6 +131,7 @@ __all__ = [
     "_interleaved_indices",
     "any_equal",
     "augmentation_defaults",
+    "balance",
     "between",
     "build_index",
     "create_optimized_dataloader",

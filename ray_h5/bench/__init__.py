@@ -63,6 +63,7 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
     {
         "augment": _bench("augment", "augment"),
         "cold": _bench("cold", "cold"),
+        "draws": _bench("draws", "draws"),
         "filter": _bench("filtering", "filter"),
         "fit": _bench("fit", "fit"),
         "gpu": _bench("gpu", "gpu"),

@@ -24,7 +24,9 @@ def add_inspect(subparsers: Any) -> None:
         "--columns", nargs="+", metavar="NAME", help="the columns for read_h5, each on a line of its own (default: all)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--shuffle", metavar="UNIT", help="show what a shuffle costs: auto, rows, chunks or files")
+    parser.add_argument(
+        "--shuffle", metavar="UNIT", help="show what a shuffle costs: auto, rows, chunks, files or balance:COLUMN"
+    )
     parser.set_defaults(run=run)
 
 

@@ -14,7 +14,8 @@ from ray_h5.inspect.advice import advice
 from ray_h5.planning.epoch.blocks import choose_block_rows
 from ray_h5.planning.epoch.cost import shuffle_effect
 from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.shuffle import as_shuffle
+from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
+from ray_h5.planning.epoch.weights import balance
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
@@ -153,6 +154,9 @@ class Report:
         return not self.unreadable and self.problem is None
 
 
+_BALANCE = "balance:"
+
+
 def inspect_files(
     files: FileOptions,
     shuffle: str | None = None,
@@ -164,8 +168,8 @@ def inspect_files(
     ----------
     files : FileOptions
         The files.
-    shuffle : {"auto", "rows", "chunks", "files"}, optional
-        Report what a shuffle of this unit costs.
+    shuffle : str, optional
+        Report what a shuffle costs: "auto", "rows", "chunks", "files", or "balance:" and columns, with commas between.
     columns : sequence of str, optional
         The columns that `read_h5` delivers. The report of each file has all columns.
 
@@ -216,7 +220,9 @@ def _delivery(index: RowIndex) -> Delivery:
 
 
 def _shuffled(index: RowIndex, unit: str) -> str:
-    plan = make_plan(index, list(index.columns.values()), shuffle=as_shuffle(unit))
+    names = unit.removeprefix(_BALANCE)
+    shuffle = as_shuffle(unit) if names == unit else Shuffle(weights=balance(names.split(",")))
+    plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
 
 

@@ -89,7 +89,7 @@ def read_h5(
         Add the column ``row_id``: int64, the place of the row among the rows of all files, in path order.
     include_row_keys : bool
         Add the column ``row_key``: uint64, a function of (seed, epoch, row id). Augmentation that draws from it is
-        the same in any task.
+        the same in any task. If a `Shuffle` may draw a row several times in an epoch, each time has another key.
     name : str, optional
         The name of the dataset for `set_epoch`. It belongs to the dataset that was read last with it.
     index_dir : path-like, optional

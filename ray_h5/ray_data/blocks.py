@@ -59,11 +59,19 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
             return scalar_to_arrow(array, spec, where)
         return ArrowTensorArray.from_numpy(array, column_name=name)
     if name == ROW_KEY_SPEC.name:
-        return pa.array(row_keys(rows.numbers, block.seed, block.epoch))
+        return pa.array(_row_keys(plan, block))
     if name == IS_PADDING_SPEC.name:
-        return pa.array(block.positions >= plan.num_rows)
+        return pa.array(block.positions >= plan.epoch_rows)
     found = place_column(plan.files, rows.row_ids, name)
     return found.cast(PATH_SPEC.value_type) if name == PATH_SPEC.name else found
+
+
+def _row_keys(plan: ReadPlan, block: Block) -> np.ndarray:
+    keys = row_keys(block.rows.numbers, block.seed, block.epoch)
+    if not plan.order.may_repeat:
+        return keys
+    # A row that was drawn twice is augmented in two ways. Padding repeats positions, and their keys.
+    return row_keys(keys + (block.positions % plan.epoch_rows).astype(np.uint64), block.seed, block.epoch)
 
 
 def place_column(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:

@@ -183,8 +183,9 @@ class H5Datasource(Datasource):
         return clone
 
     def rows_once(self) -> H5Datasource:
-        """Return a datasource that reads each selected row once: without tail handling, and without a name."""
+        """Return a datasource that reads each selected row once: without tail, weights and name."""
         clone = copy.copy(self)
+        clone._shuffle = None if self._shuffle is None else self._shuffle.without_weights()
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 

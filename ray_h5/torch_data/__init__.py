@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
+    from ray_h5.planning.epoch.weights import balance
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.loaders import H5DataLoader, loader
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
+    from ray_h5.torch_data.weighted_sampler import WeightedSampler
 
 __all__ = [
     "CombinedHDF5Dataset",
@@ -50,12 +52,14 @@ __all__ = [
     "RankMemCachedH5Dataset",
     "Sample",
     "Shuffle",
+    "WeightedSampler",
     "Windows",
     "WorkerSafeAugmentedDataset",
     "WorkerSafeStandardizedDataset",
     "_balanced_contiguous_shard",
     "_interleaved_indices",
     "any_equal",
+    "balance",
     "between",
     "create_optimized_dataloader",
     "h5_worker_init_fn",
@@ -69,6 +73,7 @@ __all__ = [
 
 _NAMES = {
     "planning.epoch.shuffle": ("Shuffle",),
+    "planning.epoch.weights": ("balance",),
     "planning.predicates.criteria": (
         "any_equal",
         "between",
@@ -112,6 +117,7 @@ _NAMES = {
     ),
     "torch_data.reading.samples": ("Sample",),
     "torch_data.samplers": ("OrderSampler",),
+    "torch_data.weighted_sampler": ("WeightedSampler",),
 }
 _HOMES = {name: f"ray_h5.{home}" for home, names in _NAMES.items() for name in names}
 

@@ -10,7 +10,9 @@ from ray_h5.options import as_integer, check_count
 
 State = dict[str, Any]
 
-_SHUFFLE = ("unit", "seed", "window_rows")
+_SHUFFLE = ("unit", "seed", "window_rows", "rows_per_epoch", "weights")
+_PLAIN = 3
+"""The entries of a shuffle without draws."""
 
 
 class SamplerState:
@@ -20,7 +22,7 @@ class SamplerState:
     ----------
     described : mapping
         Describes the order: a state can only be loaded if it has the same entries. A shuffle is
-        [unit, seed, window_rows].
+        [unit, seed, window_rows], and with draws [..., rows_per_epoch, digest of the weights].
     run_length : int
         Samples of a run.
     is_drawn : bool
@@ -124,8 +126,8 @@ class SamplerState:
         if not self._is_drawn or seed is None:
             return self._described
         check_count("load_state_dict: seed", seed, 0)
-        unit, _, window_rows = self._described["shuffle"]
-        return {**self._described, "shuffle": [unit, seed, window_rows]}
+        unit, _, *others = self._described["shuffle"]
+        return {**self._described, "shuffle": [unit, seed, *others]}
 
 
 def check_is_state(state: object) -> None:
@@ -139,16 +141,19 @@ def check_is_state(state: object) -> None:
 def _parts(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a state, those of a shuffle by their names."""
     shuffle = described.get("shuffle")
-    if not isinstance(shuffle, list) or len(shuffle) != len(_SHUFFLE):
+    if not isinstance(shuffle, list) or len(shuffle) not in (_PLAIN, len(_SHUFFLE)):
         return dict(described)
-    return {**described, "shuffle": True, **dict(zip(_SHUFFLE, shuffle, strict=True))}
+    return {**described, "shuffle": True, **dict(zip(_SHUFFLE, shuffle, strict=False))}
 
 
 def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """Return the entries in which a state differs from the sampler, each as ``"seed 3, not 4"``."""
     are_shuffled = isinstance(found.get("shuffle"), list) and isinstance(expected.get("shuffle"), list)
     there, here = (_parts(found), _parts(expected)) if are_shuffled else (found, expected)
-    return [f"{name} {there.get(name)!r}, not {value!r}" for name, value in here.items() if there.get(name) != value]
+    names = dict.fromkeys([*here, *there])  # one of them may have draws, and the other none
+    return [
+        f"{name} {there.get(name)!r}, not {here.get(name)!r}" for name in names if there.get(name) != here.get(name)
+    ]
 
 
 class ResumableIndices(Iterator[int]):

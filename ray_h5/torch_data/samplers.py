@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.order import Order
+from ray_h5.planning.epoch.order import Order, plain_order
 from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
 from ray_h5.torch_data.sampler_state import ResumableIndices, SamplerState, State
@@ -43,7 +42,18 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
         return cast("Order", dataset.epoch_order(wanted))
     if wanted is not None and wanted.unit not in ("auto", "rows"):
         raise OptionError(f"shuffle={wanted.unit!r}: only an H5Dataset knows its {wanted.unit}; use 'rows'")
-    return Order(len(dataset), wanted and replace(wanted, unit="rows", window_rows=None))
+    return plain_order(len(dataset), wanted)
+
+
+def _described(order: Order) -> list[Any] | None:
+    """Return the shuffle of an order for the state of a sampler. Draws are added only where there are some."""
+    shuffle = order.shuffle
+    if shuffle is None:
+        return None
+    found = [shuffle.unit, shuffle.seed, shuffle.window_rows]
+    if shuffle.rows_per_epoch is None:
+        return found
+    return [*found, shuffle.rows_per_epoch, None if order.draws is None else order.draws.digest().hex()]
 
 
 class RankSampler(DistributedSampler[int]):
@@ -174,7 +184,7 @@ class OrderSampler(RankSampler):
         self.shuffle = used is not None
         self._is_drawn = used is not None and used.is_drawn
         self._check_seed(self._ranks.now())
-        what = {"num_rows": self._order.num_rows, "shuffle": used and [used.unit, used.seed, used.window_rows]}
+        what = {"num_rows": self._order.num_rows, "shuffle": _described(self._order)}
         self._state = SamplerState(what, self.run_length, is_drawn=self._is_drawn)
 
     @property
@@ -199,7 +209,7 @@ class OrderSampler(RankSampler):
         return self._share().world_size
 
     def __len__(self) -> int:
-        return self._length(self.order.num_rows, self._share())
+        return self._length(self.order.epoch_rows, self._share())
 
     def _share(self) -> Share:
         share = self._ranks.share(self)
@@ -238,7 +248,7 @@ class OrderSampler(RankSampler):
 
     def _runs(self, share: Share, least: int) -> Iterator[list[int]]:
         order = self.order
-        total, done = order.num_rows, self._state.begin(share.world_size)
+        total, done = order.epoch_rows, self._state.begin(share.world_size)
         epoch = self._state.epoch
         for positions in self._positions(done, total, share):
             # Without drop_last, positions after the last one stand for the first ones of the epoch.

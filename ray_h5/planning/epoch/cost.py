@@ -66,4 +66,8 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
 def describe(plan: ReadPlan, chunk_group_rows: int) -> str:
     """Return one line about a plan."""
     effect = shuffle_effect(plan, chunk_group_rows)
-    return f"{plan.num_rows} of {plan.files.num_rows} rows in blocks of {plan.block_rows}; {effect or 'in path order'}"
+    is_all = plan.order.draws is None and plan.epoch_rows == plan.num_rows
+    weighted = "" if plan.order.draws is None else " with weights"
+    drawn = "" if is_all else f", of which an epoch draws {plan.epoch_rows}{weighted},"
+    rows = f"{plan.num_rows} of {plan.files.num_rows} rows{drawn}"
+    return f"{rows} in blocks of {plan.block_rows}; {effect or 'in path order'}"

@@ -33,6 +33,10 @@ class Fingerprint:
         What is drawn; None without a shuffle.
     window_rows, chunk_group_rows : int, optional
         If chunks are drawn: rows that are mixed with each other, and rows of a chunk group.
+    rows_per_epoch : int, optional
+        If the shuffle says how many rows an epoch has, or has weights. A position of an earlier version has none.
+    draws : str
+        Digest of what the weights of the shuffle became; empty without weights.
     """
 
     num_files: int
@@ -44,14 +48,16 @@ class Fingerprint:
     unit: str | None
     window_rows: int | None
     chunk_group_rows: int | None
+    rows_per_epoch: int | None = None
+    draws: str = ""
 
     def __post_init__(self) -> None:
         for name in ("num_files", "file_rows", "num_rows"):
             check_count(f"Position: plan: {name}", getattr(self, name), 0)
-        for name in ("window_rows", "chunk_group_rows"):
+        for name in ("window_rows", "chunk_group_rows", "rows_per_epoch"):
             if getattr(self, name) is not None:
                 check_count(f"Position: plan: {name}", getattr(self, name), 1)
-        for name in ("names", "starts", "selection"):
+        for name in ("names", "starts", "selection", "draws"):
             if not isinstance(getattr(self, name), str):
                 raise PositionError(f"Position: plan: {name}={getattr(self, name)!r}: expected a string")
         if self.unit not in (None, "rows", "chunks", "files"):
@@ -61,7 +67,7 @@ class Fingerprint:
     def from_dict(cls, found: Any) -> Fingerprint:
         """Return the fingerprint that `dataclasses.asdict` described."""
         names = {each.name for each in fields(cls)}
-        if not isinstance(found, Mapping) or set(found) != names:
+        if not isinstance(found, Mapping) or not names - {"rows_per_epoch", "draws"} <= set(found) <= names:
             raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
         return cls(**found)
 
@@ -70,7 +76,9 @@ class Fingerprint:
         if self.unit is None:
             return "None"
         window = f", window_rows={self.window_rows}" if self.unit == "chunks" else ""
-        return f"Shuffle({self.unit!r}, seed={seed}{window})"
+        weights = ", weights=..." if self.draws else ""
+        count = "" if self.rows_per_epoch is None else f", rows_per_epoch={self.rows_per_epoch}"
+        return f"Shuffle({self.unit!r}, seed={seed}{window}{weights}{count})"
 
     def differences(self, other: Fingerprint) -> list[str]:
         """Return the differences, each in the form ``"3 files, not 4"``: the value of this one first."""
@@ -109,6 +117,10 @@ class Fingerprint:
                 f"chunks of {self.chunk_group_rows} rows, not {other.chunk_group_rows} (the widest column decides: "
                 "columns= of the run before, and files that are stored as they were)"
             )
+        if self.rows_per_epoch != other.rows_per_epoch:
+            found.append(f"rows_per_epoch {self.rows_per_epoch}, not {other.rows_per_epoch}")
+        if self.draws != other.draws:
+            found.append(f"{_weighted(self.draws)}, not {_weighted(other.draws)}")
         return found
 
 
@@ -124,11 +136,17 @@ def fingerprint(files: FileTable, selection: np.ndarray | None, order: Order) ->
         unit=None if order.shuffle is None else order.shuffle.unit,
         window_rows=order.window_rows,
         chunk_group_rows=order.chunk_group_rows,
+        rows_per_epoch=None if order.shuffle is None else order.shuffle.rows_per_epoch,
+        draws="" if order.draws is None else order.draws.digest().hex(),
     )
 
 
 def _drawn(unit: str | None) -> str:
     return "in path order" if unit is None else f"shuffled by {unit}"
+
+
+def _weighted(draws: str) -> str:
+    return f"weights of digest {draws}" if draws else "no weights"
 
 
 def _digest(data: bytes | memoryview) -> str:

@@ -2,116 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
-from ray_h5.lru import LRU
+from ray_h5.errors import OptionError
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES
-from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, permute, unpermute
+from ray_h5.planning.epoch.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
+from ray_h5.planning.epoch.draws import Draws, IndependentDraws
+from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, permute
+from ray_h5.planning.epoch.weighing import check_length, make_draws, weighted_draws
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.splitmix import mix_in_place
 
 _WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
 """The purposes of round keys: no two draws share a key."""
-
-
-class ChunkGroups(Protocol):
-    """Selected indices 0 ... n-1, cut into chunk groups. Each is drawn as a whole."""
-
-    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        """Return the selected index at each position, with the chunk groups in the order that `key` draws."""
-        ...
-
-    def to_bytes(self) -> bytes:
-        """Return bytes that are equal for equal chunk groups only, for the hash of a plan."""
-        ...
-
-
-def _new_token() -> str:
-    return secrets.token_hex(8)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ListedChunkGroups(ComparedByContent):
-    """Chunk groups of any sizes.
-
-    Attributes
-    ----------
-    starts : numpy.ndarray
-        int64 of shape (chunk groups + 1,): first selected index of each, then the number of selected rows.
-    token : str
-        The key of a cache. It goes with copies to other processes.
-    """
-
-    starts: np.ndarray
-    token: str = field(default_factory=_new_token, compare=False, repr=False)
-
-    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        drawn, ends = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
-        at = np.searchsorted(ends, positions, side="right")
-        # A chunk group ends where its positions end: count back from there.
-        return self.starts[drawn[at] + 1] - (ends[at] - positions)
-
-    def to_bytes(self) -> bytes:
-        return self.starts.tobytes()
-
-    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray]:
-        count = len(self.starts) - 1
-        drawn = permute(np.arange(count), count, key)
-        return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
-
-
-_DRAWN: LRU[tuple[np.ndarray, ...]] = LRU(2)
-"""The chunk groups of the last epochs in drawn order: one process reads many blocks of an epoch."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EvenChunkGroups(ComparedByContent):
-    """Chunk groups of equal size, except the last of each file. Their memory grows with the number of files only.
-
-    Attributes
-    ----------
-    starts : numpy.ndarray
-        int64 of shape (files + 1,): first row of each file, then the number of rows.
-    size : int
-        Rows of a chunk group.
-    token : str
-        The key of a cache. It goes with copies to other processes.
-    """
-
-    starts: np.ndarray
-    size: int
-    token: str = field(default_factory=_new_token, compare=False, repr=False)
-
-    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        first_group, ends, shortfall = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
-        # With full groups only, a division would give the place of the group. The short groups before a position
-        # move it forward, by what they lack in sum.
-        before = np.searchsorted(ends, positions, side="right")
-        place, offset = np.divmod(positions + shortfall[before], self.size)
-        group = permute(place, int(first_group[-1]), key)
-        file = np.searchsorted(first_group, group, side="right") - 1
-        return self.starts[file] + (group - first_group[file]) * self.size + offset
-
-    def to_bytes(self) -> bytes:
-        return self.starts.tobytes() + b"%d" % self.size
-
-    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the first group of each file; ends of the short groups in drawn order; their cumulative shortfall."""
-        lengths = np.diff(self.starts)
-        first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
-        short = np.flatnonzero(lengths % self.size)
-        places = unpermute(first_group[short + 1] - 1, int(first_group[-1]), key)
-        by_place = np.argsort(places)
-        places, missing = places[by_place], self.size - lengths[short[by_place]] % self.size
-        shortfall = np.concatenate([[0], np.cumsum(missing)])
-        return first_group, (places + 1) * self.size - shortfall[1:], shortfall
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -128,17 +36,31 @@ class Order(ComparedByContent):
         Rows that are drawn as a whole. Where files are drawn, each file is one chunk group.
     chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
+    draws : Draws, optional
+        What the weights of the shuffle became; the shuffle has none then.
     """
 
     num_rows: int
     shuffle: Shuffle | None = None
     chunk_groups: ChunkGroups | None = None
     chunk_group_rows: int | None = None
+    draws: Draws | None = None
+
+    @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch: the selected rows, unless the shuffle draws another number of rows."""
+        drawn = None if self.shuffle is None else self.shuffle.rows_per_epoch
+        return self.num_rows if drawn is None else drawn
 
     @property
     def window_rows(self) -> int | None:
         """Rows that are mixed with each other, where chunks are drawn."""
         return self.shuffle.window_rows if self.shuffle is not None else None
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an epoch may have a row more than once."""
+        return self.epoch_rows > self.num_rows or (self.draws is not None and self.draws.may_repeat)
 
     def with_drawn_seed(self, seed: int | None) -> Order:
         """Return the order with the seed of the run that is resumed, if its own was drawn; else the order itself."""
@@ -153,7 +75,7 @@ class Order(ComparedByContent):
         Parameters
         ----------
         positions : numpy.ndarray
-            int64, each in ``range(num_rows)``.
+            int64, each in ``range(epoch_rows)``.
         epoch : int
             The epoch.
 
@@ -164,10 +86,28 @@ class Order(ComparedByContent):
         """
         if self.shuffle is None:
             return positions
+        count = self.shuffle.rows_per_epoch
+        if count is None:
+            return self._permuted(positions, epoch)
+        if (epoch + 1) * count >= 1 << 63:
+            raise OptionError(f"epoch {epoch} of {count} rows each: the rows of all epochs cannot be counted")
+        if self.draws is not None:
+            assert self.shuffle.seed is not None
+            return self.draws.selected_indices(positions, self.shuffle.seed, epoch, count)
+        # One long sequence of permutations, cut into epochs.
+        passes, positions = np.divmod(positions + epoch * count, self.num_rows)
+        found = np.empty_like(positions)
+        for each in np.unique(passes).tolist():
+            here = passes == each
+            found[here] = self._permuted(positions[here], each)
+        return found
+
+    def _permuted(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if self.chunk_groups is None:
             return permute(positions, self.num_rows, self._key(epoch, _ROWS))
-        if self.shuffle.window_rows is not None:
-            positions = self._within_windows(positions, self.shuffle.window_rows, epoch)
+        window_rows = self.window_rows
+        if window_rows is not None:
+            positions = self._within_windows(positions, window_rows, epoch)
         return self.chunk_groups.selected_indices(positions, self._key(epoch, _CHUNK_GROUPS))
 
     def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
@@ -194,8 +134,52 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     It depends on the index, the selection and the shuffle. It does not depend on the columns that are read, nor on
     blocks.
     """
+    order = _permutation(
+        index, selection, shuffle and shuffle.without_weights(), decide_unit(shuffle, index.chunk_group_rows)
+    )
+    if shuffle is None or order.shuffle is None:
+        return order
+    if shuffle.weights is None:
+        return replace(order, shuffle=replace(order.shuffle, rows_per_epoch=shuffle.rows_per_epoch))
+    return _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+
+
+def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
+    """Return the order of a dataset of which only the number of rows is known: rows are drawn.
+
+    Raises
+    ------
+    OptionError
+        If the weights of the shuffle are no array with a number for each row.
+    """
+    if shuffle is None or num_rows == 0:
+        return Order(num_rows)
+    weights = shuffle.weights
+    order = Order(num_rows, replace(shuffle, unit="rows", window_rows=None, weights=None, replacement=True))
+    if weights is None:
+        return order
+    if not isinstance(weights, np.ndarray):
+        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
+    check_length(weights, num_rows, "the dataset")
+    return _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+
+
+def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
+    """Return an order with draws, which replace the weights of the shuffle: an array of them may be large."""
+    assert order.shuffle is not None
+    count = shuffle.rows_per_epoch or draws.default_rows(order.num_rows)
+    order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count))
+    if isinstance(draws, IndependentDraws) and order.chunk_groups is not None:
+        assert order.window_rows is not None
+        assert order.chunk_group_rows is not None
+        groups = max(1, round(order.window_rows / order.chunk_group_rows))
+        draws = replace(draws, chunk_groups=order.chunk_groups, window_rows=order.window_rows, window_groups=groups)
+    return replace(order, draws=draws)
+
+
+def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: str | None) -> Order:
+    """Return the order in which each selected row comes once."""
     num_rows = index.num_rows if selection is None else len(selection)
-    unit = decide_unit(shuffle, index.chunk_group_rows)
     if shuffle is None or unit is None or num_rows == 0:
         return Order(num_rows)
     if unit == "rows":
@@ -212,9 +196,11 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
 
 
 def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
-    """Return what is drawn: rows if each can be read alone, else chunks."""
+    """Return what is drawn: rows if each can be read alone, or weights need it, else chunks."""
     if shuffle is None:
         return None
+    if shuffle.draws_single_rows:
+        return "rows"
     if shuffle.unit != "auto":
         return shuffle.unit
     return "rows" if chunk_group_rows == 1 and shuffle.window_rows is None else "chunks"

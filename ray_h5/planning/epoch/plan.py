@@ -17,6 +17,7 @@ from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_row
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
+from ray_h5.planning.epoch.weighing import columns_of
 from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
@@ -71,9 +72,14 @@ class ReadPlan(ComparedByContent):
         return self.files.num_rows if self.selection is None else len(self.selection)
 
     @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch without its tail: the selected rows, unless the shuffle draws another number of rows."""
+        return self.order.epoch_rows
+
+    @property
     def num_positions(self) -> int:
-        """Positions of an epoch: the selected rows, and the tail."""
-        return self.num_rows if self.tail is None else self.tail.apply(self.num_rows)
+        """Positions of an epoch: its rows, and the tail."""
+        return self.epoch_rows if self.tail is None else self.tail.apply(self.epoch_rows)
 
     @property
     def row_bytes(self) -> int:
@@ -106,6 +112,8 @@ class ReadPlan(ComparedByContent):
         if self.order.chunk_groups is not None:
             # Chunk groups depend on the chunks, and so on the columns that are read.
             found.update(self.order.chunk_groups.to_bytes())
+        if self.order.draws is not None:
+            found.update(self.order.draws.digest())
         return found.hexdigest()
 
     def state(self, file: int) -> FileState:
@@ -158,7 +166,7 @@ class ReadPlan(ComparedByContent):
 
     def at(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         """Return the row ids at some positions of an epoch. Positions of a tail begin the order again."""
-        return self.row_ids(self.order.selected_indices(positions % max(self.num_rows, 1), epoch))
+        return self.row_ids(self.order.selected_indices(positions % max(self.epoch_rows, 1), epoch))
 
 
 def make_plan(
@@ -196,13 +204,14 @@ def make_plan(
         If rows are selected, and the tail drops all of them.
     """
     columns = tuple(columns)
-    num_rows = index.num_rows if selection is None else len(selection)
     order = make_order(index, selection, shuffle)
+    num_rows = order.epoch_rows
     row_bytes = sum(column.row_bytes for column in columns)
     positions = num_rows if tail is None else tail.apply(num_rows)
     if tail is not None and num_rows and not positions:
+        chosen = "selected" if num_rows == order.num_rows else "in an epoch"
         raise OptionError(
-            f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are selected, and all of them are dropped. "
+            f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
     rows = choose_block_rows(row_bytes, positions, block_rows, num_blocks)
@@ -211,7 +220,8 @@ def make_plan(
         # Whole windows: each chunk is then read by one task only.
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
-    sources = index.sources_of([*(column.name for column in columns), *named])
+    weighed = () if shuffle is None else columns_of(index, shuffle.weights)
+    sources = index.sources_of([*(column.name for column in columns), *named, *weighed])
     cast = _cast_columns(index, columns)
     return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables)
 

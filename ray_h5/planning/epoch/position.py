@@ -146,7 +146,7 @@ class Remainder:
             more, found = extent.rows_at(done.positions(found, extent.num_positions))
             repeats += more
         # Repeated rows come after all rows of the epoch.
-        return found + repeats * plan.num_rows
+        return found + repeats * plan.epoch_rows
 
     def extents(self, plan: ReadPlan) -> list[RunExtent]:
         """Return the extents of the earlier runs, and of this one.
@@ -155,7 +155,7 @@ class Remainder:
         done. Another tail applies to the rows that are not done.
         """
         tails = [*(done.tail for done in self.done), plan.tail]
-        found = [RunExtent.of(plan.num_rows, tails[0])]
+        found = [RunExtent.of(plan.epoch_rows, tails[0])]
         for done, tail, before in zip(self.done, tails[1:], tails[:-1], strict=True):
             remaining = done.remaining(found[-1])
             found.append(remaining if tail == before else RunExtent.of(remaining.rows, tail))
@@ -224,7 +224,7 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
         )
     remainder = Remainder(position.epoch, position.done, world_size, plan.seed)
     if min(extent.num_positions for extent in remainder.extents(plan)) < 0:
-        raise PositionError(f"the position {position} has more rows done than the {plan.num_rows} that are selected")
+        raise PositionError(f"the position {position} has more rows done than the {plan.epoch_rows} of the epoch")
     return remainder
 
 

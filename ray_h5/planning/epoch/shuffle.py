@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
+from ray_h5.planning.by_content import ComparedByContent
+from ray_h5.planning.epoch.weights import Balance, as_weights, shown
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 Unit = Literal["auto", "rows", "chunks", "files"]
@@ -23,8 +26,8 @@ _TABLE_ROWS = 1 << 16
 _PIECE = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Shuffle:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Shuffle(ComparedByContent):
     """How rows are drawn. Each epoch has another order.
 
     Parameters
@@ -40,6 +43,17 @@ class Shuffle:
         contain the seed. The run that resumes takes it over.
     window_rows : int, optional
         For ``chunks``: rows that are mixed with each other. By default about the rows of a block.
+    weights : str, expression, array, Balance or dict, optional
+        How often rows are drawn; None draws each equally often. The name of a numeric column, an expression of Ray or
+        pyarrow over such columns (``col("w") * 2``), or an array with a number for each row id give each row a
+        probability. `balance` of columns draws classes equally often, and a
+        dict of shares by file, ``{"a/*.h5": 0.3, "b/*.h5": 0.7}``, files; these two are exact, see `balance`.
+    rows_per_epoch : int, optional
+        Rows of an epoch; by default the number of selected rows. Without weights, an epoch continues where the last
+        one ended: all rows come before one comes again.
+    replacement : bool
+        With weights of rows: True draws each position independently. False draws each row at most once an epoch, heavy
+        rows early, and never those of weight 0; each process then sorts the rows once an epoch.
     is_drawn : bool
         Whether a run that resumes replaces the seed by that of the run before. True if `seed` was None.
 
@@ -47,11 +61,18 @@ class Shuffle:
     -----
     The same (files, columns, predicate, seed, epoch) give the same order in Ray and in plain
     PyTorch, whatever the number of tasks and workers.
+
+    With independent draws and ``chunks``, each window of positions draws chunk groups by their summed weights, and then
+    rows of these by weight. A row has the same probability at each position, but the rows of a window come from few
+    chunks.
     """
 
     unit: Unit = "auto"
     seed: int | None = 0
     window_rows: int | None = None
+    weights: Any = field(default=None, kw_only=True)
+    rows_per_epoch: int | None = field(default=None, kw_only=True)
+    replacement: bool = field(default=True, kw_only=True)
     is_drawn: bool = field(default=False, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +87,54 @@ class Shuffle:
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
         if rows is not None:
             object.__setattr__(self, "window_rows", as_integer("Shuffle: window_rows", rows, 1, instead=", or None"))
+        count = self.rows_per_epoch
+        if count is not None:
+            count = as_integer("Shuffle: rows_per_epoch", count, 1, instead=", or None")
+            object.__setattr__(self, "rows_per_epoch", count)
+        object.__setattr__(self, "weights", as_weights(self.weights))
+        self._check_draws()
+
+    def _check_draws(self) -> None:
+        if not isinstance(self.replacement, bool):
+            raise OptionError(f"Shuffle: replacement={self.replacement!r}: expected True or False")
+        if self.weights is None and not self.replacement:
+            raise OptionError("Shuffle: replacement=False: is used only with weights; without, each row comes once")
+        if self.weights is None:
+            return
+        is_exact = isinstance(self.weights, (Balance, Mapping))
+        if is_exact and not self.replacement:
+            raise OptionError(
+                f"Shuffle: weights={shown(self.weights)}, replacement=False: rows of small classes come again. To see "
+                "no row twice, let rows_per_epoch be the number of classes * the rows of the smallest"
+            )
+        draws_rows = self.draws_single_rows
+        if self.unit == "files" or (draws_rows and self.unit == "chunks"):
+            raise OptionError(
+                f"Shuffle(unit={self.unit!r}, weights={shown(self.weights)}): these weights draw rows; expected "
+                f"unit='rows'{'' if draws_rows else ' or ' + repr('chunks')}"
+            )
+        if draws_rows and self.window_rows is not None:
+            raise OptionError(f"Shuffle: window_rows={self.window_rows}: these weights draw rows, without windows")
+
+    @property
+    def draws_single_rows(self) -> bool:
+        """Whether the weights draw rows one by one, and not within windows."""
+        return isinstance(self.weights, (Balance, Mapping)) or not self.replacement
+
+    def without_weights(self) -> Shuffle:
+        """Return the shuffle that has each selected row once an epoch."""
+        return replace(self, weights=None, rows_per_epoch=None, replacement=True)
+
+    def __repr__(self) -> str:
+        parts = [f"unit={self.unit!r}, seed={self.seed}, window_rows={self.window_rows}"]
+        # The hash of a plan contains this text: it does not change for orders without draws.
+        if self.weights is not None:
+            parts.append(f"weights={shown(self.weights)}")
+        if self.rows_per_epoch is not None:
+            parts.append(f"rows_per_epoch={self.rows_per_epoch}")
+        if not self.replacement:
+            parts.append("replacement=False")
+        return f"Shuffle({', '.join(parts)})"
 
 
 def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Shuffle | None:

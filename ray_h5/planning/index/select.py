@@ -30,11 +30,11 @@ def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expre
     predicate : pyarrow.compute.Expression
         The predicate.
     """
-    named = _named_columns(index, specs, predicate)
+    named = named_columns(index, specs, predicate)
     return evaluate(predicate, index.small_columns(list(named.values())), index.num_rows)
 
 
-def _named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
+def named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
     """Return the columns that an expression of pyarrow names.
 
     pyarrow cannot list them. But its error for a table without one of them contains the name.

@@ -116,12 +116,17 @@ def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     """Return the value of the expression for each row. `Table.filter` would copy the rows that pass."""
-    source = Declaration("table_source", TableSourceNodeOptions(table))
-    project = Declaration("project", ProjectNodeOptions([expression], ["passes"]), [source])
-    found = project.to_table(use_threads=False)["passes"]  # threads would not keep the order
+    found = project(expression, table)
     if not pa.types.is_boolean(found.type):
         raise pa.ArrowTypeError(f"expected a boolean a row, found {found.type}")
     return found
+
+
+def project(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return the value of an expression for each row of a table."""
+    source = Declaration("table_source", TableSourceNodeOptions(table))
+    computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
+    return computed.to_table(use_threads=False)["value"]  # threads would not keep the order
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:

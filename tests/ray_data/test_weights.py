@@ -1,0 +1,90 @@
+"""Draws with weights in Ray: the epochs of a dataset are those of its plan, and errors come on the driver."""
+
+import numpy as np
+import pytest
+from ray.data.expressions import col
+
+import ray_h5
+from ray_h5 import Shuffle, Standardize, balance, set_epoch
+from ray_h5.errors import OptionError
+from ray_h5.planning.epoch.position import Remainder, position_of
+from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.torch_data import H5Dataset, OrderSampler
+from tests.ray_data.kit import ids_of, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+BALANCED = Shuffle(seed=7, weights=balance("label"), rows_per_epoch=99)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    return write_chunked(tmp_path_factory.mktemp("weights"))
+
+
+def in_torch(paths, shuffle, epoch):
+    dataset = H5Dataset(paths, ["x"])
+    sampler = OrderSampler(dataset, shuffle=shuffle)
+    sampler.set_epoch(epoch)
+    return dataset.row_ids(list(sampler)).tolist()
+
+
+@pytest.mark.parametrize("shuffle", [BALANCED, Shuffle("chunks", 7, 32, weights=np.arange(150), rows_per_epoch=77)])
+def test_epochs_are_those_of_plain_pytorch(paths, shuffle):
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=shuffle, include_row_ids=True, block_rows=16)
+    assert ds.count() == shuffle.rows_per_epoch
+    for epoch in range(2):
+        assert ids_of(ds) == in_torch(paths, shuffle, epoch)
+
+
+def test_a_run_resumes_inside_an_epoch(paths):
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9, name="weighted")
+    (source,) = datasources(ds)
+    position = position_of(source.plan(), Remainder(2, (), 3), 9)  # three ranks have done a block each
+    set_epoch("weighted", 2, position=position)
+    assert ids_of(ds) == in_torch(paths, BALANCED, 2)[27:]
+    assert ids_of(ds) == in_torch(paths, BALANCED, 3)
+
+
+def test_ranks_have_equally_many_rows_and_balanced_batches(paths):
+    ds = ray_h5.read_h5(paths, columns=["label"], shuffle=BALANCED, block_rows=9, tail="drop", tail_rows=18)
+    assert ds.count() == 90
+    for batch in ds.iter_batches(batch_size=9):
+        assert np.bincount(batch["label"]).tolist() == [3, 3, 3]
+
+
+def test_each_draw_of_a_row_has_a_key_of_its_own(paths):
+    shuffle = Shuffle("rows", 7, weights=np.arange(150) < 5, rows_per_epoch=60)
+    ds = ray_h5.read_h5(paths, columns=["label"], shuffle=shuffle, include_row_keys=True, include_row_ids=True)
+    (found,) = ds.iter_batches(batch_size=60)
+    assert set(found["row_id"]) == set(range(5))
+    assert len(set(found["row_key"])) == 60
+
+
+def test_a_filter_chooses_what_is_drawn(paths):
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=Shuffle(seed=7, weights=balance("label")), include_row_ids=True)
+    found = ids_of(ds.filter(expr=col("label") < 2))
+    assert np.bincount(np.array(found) % 3).tolist() == [50, 50]
+
+
+def test_an_expression_of_ray_gives_weights(paths):
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=Shuffle("rows", weights=col("label") * 2), include_row_ids=True)
+    assert 0 not in {row % 3 for row in ids_of(ds)}
+
+
+def test_statistics_are_of_each_row_once(paths):
+    shuffle = Shuffle("rows", 7, weights=np.arange(150) < 5)
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=shuffle)
+    plain = ray_h5.read_h5(paths, columns=["x"])
+    fitted, expected = (Standardize(["x"]).fit(each).stats_ for each in (ds, plain))
+    assert str(fitted) == str(expected)
+
+
+def test_weights_that_cannot_be_used_are_errors_of_the_driver(paths):
+    for weights, said in (
+        ("x", "holds an array"),
+        (np.ones(3), "expected 150"),
+        (balance("label", {5: 0.5}), "class 5"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            ray_h5.read_h5(paths, shuffle=Shuffle("rows", weights=weights))
