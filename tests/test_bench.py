@@ -65,7 +65,7 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
     workload = make_workload("signals", str(tmp_path), 0.01)
     nothing = loader._against_plain(workload, 0, 5, kept=False)
     kept = loader._against_plain(workload, 0, 5, kept=True)
-    assert caches == [None, torch_loaders.LARGE_CHUNK_CACHE]
+    assert caches == [torch_loaders.SMALL_CHUNK_CACHE, torch_loaders.LARGE_CHUNK_CACHE]
     assert not any("kept" in each.case for each in nothing)
     assert all("kept" in each.case for each in kept)
     read_into = LocalFile.read_into
