@@ -6,8 +6,8 @@ timed.
 
 Each case is measured twice. With nothing kept, every epoch reads and decodes all rows again, on both sides: ours has
 `kept_bytes=0`, and the baseline has a chunk cache of 1 MiB a dataset. In the cases named `kept`, the timed epochs
-follow epochs that have read the files, and both sides hold rows that were decoded: the baseline in chunk caches of 128 MiB a
-dataset, which hold all of them; ours up to its default of 128 MiB a file and 512 MiB in all.
+follow epochs that have read the files, and both sides hold rows that were decoded: the baseline in chunk caches of
+128 MiB a dataset, which hold all of them; ours up to its default of 128 MiB a file and 512 MiB in all.
 
 `loader, 2 threads` compares two threads, the default, with one, nothing kept; in `1 ms a read` each read of a file
 waits, as one from a slow disk or a server does.
