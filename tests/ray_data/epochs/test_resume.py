@@ -413,7 +413,7 @@ def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(path
 
 def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths, monkeypatch):
     """Two workers of a trainer whose ``datasets_to_split`` leaves it out."""
-    monkeypatch.setattr(ray_h5.ray_data.epochs.set_epoch, "_world_size", lambda: 2)
+    monkeypatch.setattr("ray_h5.ray_data.epochs.set_epoch._world_size", lambda: 2)
     ds = read(paths, "whole")
     shard = ray_h5.data_config(datasets_to_split=[]).configure({"whole": ds}, 2, None, None)[0]["whole"]
     batches = TrainBatches(shard, "whole", 1, None, torch.device("cpu"), {"batch_size": BATCH})
