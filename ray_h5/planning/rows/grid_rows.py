@@ -10,9 +10,15 @@ from itertools import combinations
 import numpy as np
 
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.hdf5.file_reads import FileRead
 from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.metadata.column import SINGLE_VALUE
+from ray_h5.hdf5.metadata.groups import GroupPattern
+from ray_h5.hdf5.parts import Part
 from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.coalesce import RowRange
 from ray_h5.hdf5.reading.grid_column import GridAddress, is_in_order
+from ray_h5.hdf5.segments import Segments
 from ray_h5.messages import few
 from ray_h5.planning.rows.columns import UnitColumn, ValuesColumn
 from ray_h5.planning.rows.kinds import Grid
@@ -37,6 +43,7 @@ class GridRows:
         self._reader = reader
         self._kind = kind
         self._lengths: tuple[int, ...] | None = None
+        self._singles: dict[str, Segments | None] = {}
         self._value_shapes: set[tuple[int, ...]] = set()
 
     @property
@@ -58,7 +65,8 @@ class GridRows:
         """Return the lengths of the row axes: those of the columns with the most axes."""
         axes, own = self._kind.axes, self._kind.row_axes
         layouts = {name.strip("/"): each for name, each in self._reader.columns.items()}
-        self._reader.find([name for name in own if name not in layouts])  # raises for a name that does not exist
+        # Raises for a name that does not exist.
+        self._reader.find([name for name in own if name not in layouts and self._single(name) is None])
         full = [
             each for name, each in layouts.items() if len(each.shape) >= axes and len(own.get(name, each.shape)) >= axes
         ]
@@ -95,6 +103,9 @@ class GridRows:
                 )
                 continue
             columns.append(name)
+        for name in [name for name, error in refused.items() if _is_single(error)]:
+            columns.append(name)
+            del refused[name]
         added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
         return Listing((*added, *columns), refused)
 
@@ -104,6 +115,8 @@ class GridRows:
     def column(self, name: str) -> Column:
         if (axis := self._axis_of(name)) is not None:
             return ValuesColumn(name, "number", lambda rows: np.unravel_index(rows, self.lengths)[axis], _INT64)
+        if (single := self._single(name)) is not None:
+            return self._one_value(name, single)
         layout = self._reader.find([name])[name]
         axes = self._axes_of(layout)
         if len(axes) == self._kind.axes:
@@ -190,11 +203,43 @@ class GridRows:
 
         return ValuesColumn(layout.name, layout.kind, values, layout.dtype, layout.shape)
 
+    def _single(self, name: str) -> Segments | None:
+        """Return a dataset that has a single value, as one segment; None if it has axes, or does not exist."""
+        if name not in self._singles:
+            found = None
+            try:
+                self._reader.find([name], missing_ok=True)
+            except UnsupportedColumnError as exc:
+                if _is_single(exc) and not any(each in name for each in "*?["):
+                    table, _ = self._reader.group_table(GroupPattern(name.strip("/"), name=name))
+                    found = table.columns.get(name)
+            self._singles[name] = found
+        return self._singles[name]
+
+    def _one_value(self, name: str, single: Segments) -> ValuesColumn:
+        """Return a constant with a single value."""
+        layout = single.unit
+        if layout.kind not in {"number", "bool", "string"}:
+            raise UnsupportedColumnError(
+                f"{layout.where} holds a single {layout.kind} value; expected a number or text"
+            )
+        known: list[np.ndarray] = []
+
+        def values(rows: np.ndarray) -> np.ndarray:
+            if not known:
+                value = np.empty((1, *layout.row_shape), layout.dtype)
+                part = Part(single, RowRange(0, 0, 1), value)
+                self._reader.run(FileRead(self._reader, {name: value}, [0], None, [part]))
+                known.append(value)
+            return np.broadcast_to(known[0][0], (len(rows), *layout.row_shape))
+
+        return ValuesColumn(name, layout.kind, values, layout.dtype, layout.row_shape)
+
     # Episodes: one index of all row axes but the last ------------------------------------
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         for name in names:
-            layout = self._reader.find([name])[name]
+            layout = self._reader.find([name])[name]  # a single value has no axis, and is an error
             if self._kind.axes - 1 not in self._axes_of(layout):
                 raise UnsupportedColumnError(
                     f"{layout.where} does not have the axis of time, which is row axis {self._kind.axes - 1}. Leave it "
@@ -204,6 +249,8 @@ class GridRows:
 
     def steps(self, name: str, lengths: np.ndarray) -> Steps | None:  # noqa: ARG002  as the other spaces have it
         if self._axis_of(name) is not None:
+            return None
+        if self._single(name) is not None:
             return None
         layout = self._reader.find([name])[name]
         axes = self._axes_of(layout)
@@ -221,6 +268,8 @@ class GridRows:
     def constant(self, name: str) -> Column:
         if (axis := self._axis_of(name)) is not None:
             return ValuesColumn(name, "number", lambda rows: np.unravel_index(rows, self.lengths[:-1])[axis], _INT64)
+        if (single := self._single(name)) is not None:
+            return self._one_value(name, single)
         layout = self._reader.find([name])[name]
         axes = self._axes_of(layout)
         if not axes:
@@ -239,6 +288,11 @@ class GridRows:
 
 
 _INT64 = np.dtype(np.int64)
+
+
+def _is_single(error: Exception) -> bool:
+    """Return whether a column is refused because it has a single value."""
+    return str(error).endswith(SINGLE_VALUE)
 
 
 def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.planning.rows.kinds import Grid
+from ray_h5.planning.rows.windows import Windows
+from ray_h5.torch_data import H5Dataset, where
 from tests.planning.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows
 
 SHAPES = {2: (5, 7, 4, 3), 3: (3, 4, 5, 2)}
@@ -159,3 +161,19 @@ def test_grids_that_no_file_has(tmp_path, shapes, grid, error, said):
     with grid_of(tmp_path, shapes, grid) as reader, pytest.raises(error, match=said) as found:
         reader.read(list(shapes)[-1:])
     assert isinstance(found.value, RayH5Error)
+
+
+def test_single_values_are_constants(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"] = np.arange(2 * 3 * 4, dtype="f4").reshape(2, 3, 4)
+        file["scalars/nu"], file["scalars/name"] = 0.5, "flow"
+    path = str(tmp_path / "a.h5")
+    for options in ({}, {"windows": Windows({"u": [0, 1]})}):
+        for rows in (Grid(2), Grid(2, of={"scalars/nu": ()})):
+            dataset = H5Dataset(path, rows=rows, **options)
+            assert {"scalars/nu", "scalars/name"} < {*dataset.columns}
+            assert all(sample["scalars/nu"].item() == 0.5 and sample["scalars/name"] == "flow" for sample in dataset)
+    chosen = H5Dataset(path, ["u", "scalars/nu"], rows=Grid(2), predicate=where(**{"scalars/nu": 0.5}))
+    assert len(chosen) == 6
+    with pytest.raises(UnsupportedColumnError, match="has a single value"):
+        H5Dataset(path, rows=Grid(2), windows=Windows({"scalars/nu": [0]}))
