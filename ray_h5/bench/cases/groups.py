@@ -81,14 +81,17 @@ def _read_batches(made: GroupFile, case: str, goals: dict[str, float | None], tu
         with index.scope.open(made.path, table=index.tables[0]) as reader, h5py.File(made.path) as file:
             extents = [Extent(file[name].id.get_offset(), file[name].id.get_storage_size()) for name in names]
             _verify(reader, file, names, next(draws)[0])
-            buffer = np.empty(_BATCH * extents[0].size, np.uint8)
+            nbytes = _BATCH * extents[0].size
             # The rows of each turn, and of the warm-up before them; every contestant takes them in this order.
             turn = [next(draws) for _ in range(turns + 1)]
-            first, second, third = iter(turn), iter(turn), iter(turn)
+            # Ours gets arrays, as the loaders make them; h5py and pread take Python's integers.
+            first = iter([[np.array(rows) for rows in batches] for batches in turn])
+            second, third = iter(turn), iter(turn)
             contestants = {
                 OURS: lambda: [len(reader.read(["value"], rows)) for rows in next(first)],
                 "pread": lambda: [
-                    pread_stacked(descriptor, [extents[i] for i in rows], buffer)  # type: ignore[func-returns-value]
+                    # Each batch is memory of its own, as those of the other contestants are.
+                    pread_stacked(descriptor, [extents[i] for i in rows], np.empty(nbytes, np.uint8))  # type: ignore[func-returns-value]
                     for rows in next(second)
                 ],
                 "h5py by name": lambda: [len(by_name(file, [names[i] for i in rows])) for rows in next(third)],

@@ -42,7 +42,7 @@ _COPIED_BYTES = 1 << 20
 _LONG_COPY_BYTES = 256 << 10
 """Copying this many bytes takes longer than handing the interpreter's lock to another thread and back."""
 
-_SHORT_COPIES_BYTES = 1 << 20
+_SHORT_COPIES_BYTES = 4 << 20
 """Short reads of about this many bytes together are one job."""
 
 

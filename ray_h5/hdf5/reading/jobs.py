@@ -49,7 +49,7 @@ _STATS_LOCK = PerProcess(threading.Lock)
 
 
 _TIMED = 4
-_TIMED_SPANS = 16
+_TIMED_SPANS = 64
 """One read in this many is timed while reads do not wait: to take the time costs a tenth of a small read. Of reads
 without decoding, fewer are timed."""
 
@@ -65,12 +65,19 @@ class Worker:
 
     def fetch(self, byte_source: ByteSource, offset: int, buffer: np.ndarray) -> None:
         """Fill `buffer` with the bytes at `offset`."""
+        stats = self.stats
+        if stats.requests % _TIMED == 0 or self.ahead.times.is_in_doubt:
+            self.fetch_timed(byte_source, offset, buffer)
+            return
+        stats.requests += 1
+        stats.bytes_read += len(buffer)
+        byte_source.read_into(offset, buffer.data)
+
+    def fetch_timed(self, byte_source: ByteSource, offset: int, buffer: np.ndarray) -> None:
+        """Fill `buffer` with the bytes at `offset`, and count how long that takes. Give the hints that are due."""
         stats, ahead = self.stats, self.ahead
         stats.requests += 1
         stats.bytes_read += len(buffer)
-        if stats.requests % _TIMED != 1 and not ahead.times.is_in_doubt:
-            byte_source.read_into(offset, buffer.data)
-            return
         if ahead.times.waits_long:
             self.turn.give_up()
         if ahead.is_due(stats.requests):
@@ -141,13 +148,17 @@ class FetchSpans:
 
     def __call__(self, worker: Worker) -> None:
         stats, times, view, read = worker.stats, worker.ahead.times, self.flat.data, self.byte_source.read_into
-        for offset, begin, nbytes in self.spans:
-            if stats.requests % _TIMED_SPANS == 0 or times.is_in_doubt:
-                worker.fetch(self.byte_source, offset, self.flat[begin : begin + nbytes])
+        for first in range(0, len(self.spans), _TIMED_SPANS):
+            (offset, begin, nbytes), *rest = self.spans[first : first + _TIMED_SPANS]
+            worker.fetch_timed(self.byte_source, offset, self.flat[begin : begin + nbytes])
+            if times.is_in_doubt:
+                for offset, begin, nbytes in rest:
+                    worker.fetch(self.byte_source, offset, self.flat[begin : begin + nbytes])
                 continue
-            stats.requests += 1
-            stats.bytes_read += nbytes
-            read(offset, view[begin : begin + nbytes])
+            for offset, begin, nbytes in rest:
+                read(offset, view[begin : begin + nbytes])
+            stats.requests += len(rest)
+            stats.bytes_read += sum(nbytes for _, _, nbytes in rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
