@@ -46,14 +46,15 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
 
 
 def _described(order: Order) -> list[Any] | None:
-    """Return the shuffle of an order for the state of a sampler. Draws are added only where there are some."""
+    """Return the shuffle of an order for the state of a sampler; with draws and lengths, where there are some."""
     shuffle = order.shuffle
     if shuffle is None:
         return None
-    found = [shuffle.unit, shuffle.seed, shuffle.window_rows]
-    if shuffle.rows_per_epoch is None:
+    found: list[Any] = [shuffle.unit, shuffle.seed, shuffle.window_rows]
+    if shuffle.rows_per_epoch is None and order.runs is None:
         return found
-    return [*found, shuffle.rows_per_epoch, None if order.draws is None else order.draws.digest().hex()]
+    found += [shuffle.rows_per_epoch, None if order.draws is None else order.draws.digest().hex()]
+    return found if order.runs is None else [*found, order.runs.digest().hex()]
 
 
 class RankSampler(DistributedSampler[int]):

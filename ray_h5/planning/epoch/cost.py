@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ray_h5.planning.epoch.plan import ReadPlan
 
@@ -21,17 +21,22 @@ class ShuffleEffect:
         Chunks whose rows are mixed with each other.
     reads_per_byte : float
         How often each byte is fetched and decoded in an epoch, approximately.
+    sorted_rows, run_rows : int
+        Rows that are sorted by length together, and rows of similar length that follow each other; 0 without lengths.
     """
 
     unit: str
     window_rows: int
     chunks_mixed: int
     reads_per_byte: float
+    sorted_rows: int = 0
+    run_rows: int = 0
 
     def __str__(self) -> str:
+        by_length = f", by length in runs of {self.run_rows} of {self.sorted_rows} rows" if self.sorted_rows else ""
         return (
-            f"shuffled by {self.unit}, {self.chunks_mixed} chunks mixed in a window of {self.window_rows} rows, each "
-            f"byte read {self.reads_per_byte:.1f} times"
+            f"shuffled by {self.unit}, {self.chunks_mixed} chunks mixed in a window of {self.window_rows} rows"
+            f"{by_length}, each byte read {self.reads_per_byte:.1f} times"
         )
 
 
@@ -45,6 +50,14 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
     chunk_group_rows : int
         Rows of a chunk of the widest column.
     """
+    effect, runs = _effect(plan, chunk_group_rows), plan.order.runs
+    if effect is None or runs is None:
+        return effect
+    window = min(runs.window_rows, plan.epoch_rows)
+    return replace(effect, sorted_rows=window, run_rows=min(runs.run_rows, window))
+
+
+def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
     shuffle, rows = plan.order.shuffle, max(plan.num_rows, 1)
     if shuffle is None:
         return None

@@ -71,7 +71,7 @@ class IndependentDraws(ComparedByContent):
     may_repeat: ClassVar[bool] = True
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:  # noqa: ARG002
-        numbers = _uniform(hashed(make_key(seed, epoch, _INDEPENDENT), positions))
+        numbers = uniform(hashed(make_key(seed, epoch, _INDEPENDENT), positions))
         if self.chunk_groups is None:
             return self._rows(numbers * self.ends[-1], self.ends[-1])
         slots = hashed(make_key(seed, epoch, _SLOTS), positions)
@@ -80,7 +80,7 @@ class IndependentDraws(ComparedByContent):
         slots >>= np.uint64(32)
         drawn = hashed(make_key(seed, epoch, _GROUPS), positions // self.window_rows, slots)
         # A row that is drawn by weight is in a chunk group that is drawn by its summed weight.
-        first, stop = self.chunk_groups.bounds(self._rows(_uniform(drawn) * self.ends[-1], self.ends[-1]))
+        first, stop = self.chunk_groups.bounds(self._rows(uniform(drawn) * self.ends[-1], self.ends[-1]))
         low = np.where(first > 0, self.ends[first - 1], 0.0)
         high = self.ends[stop - 1]
         return np.clip(self._rows(low + numbers * (high - low), high), first, stop - 1)
@@ -179,7 +179,7 @@ class RankedDraws(ComparedByContent):
 
     def _rank(self, seed: int, epoch: int, count: int) -> np.ndarray:
         rows = np.flatnonzero(self.weights)
-        numbers = _uniform(hashed(make_key(seed, epoch, _RANKS), rows))
+        numbers = uniform(hashed(make_key(seed, epoch, _RANKS), rows))
         with np.errstate(over="ignore"):
             values = minus_log(1 - numbers) / self.weights[rows]
         if count < len(rows):
@@ -211,7 +211,7 @@ def hashed(key: RoundKeys, *words: np.ndarray) -> np.ndarray:
     return mix_in_place(found)
 
 
-def _uniform(hashes: np.ndarray) -> np.ndarray:
+def uniform(hashes: np.ndarray) -> np.ndarray:
     """Return numbers from 0 to less than 1, of the 53 bits that a float has."""
     return (hashes >> np.uint64(11)) * 2.0**-53
 
