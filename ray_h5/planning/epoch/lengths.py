@@ -146,7 +146,7 @@ def make_runs(
         lengths = row_values(index, selection, shuffle.by_length, LENGTHS)
     elif selection is not None:
         lengths = lengths[selection]
-    return _runs(lengths, shuffle.run_rows, rows, window_rows)
+    return runs_of(lengths, shuffle.run_rows, rows, window_rows)
 
 
 def length_columns(index: RowIndex, by_length: object) -> tuple[str, ...]:
@@ -166,10 +166,11 @@ def plain_runs(num_rows: int, shuffle: Shuffle, rows: int) -> LengthRuns:
     if not isinstance(lengths, np.ndarray):
         raise OptionError(f"{shuffle}: only an H5Dataset knows its columns; pass by_length as an array")
     check_length(lengths, num_rows, "the dataset", LENGTHS)
-    return _runs(lengths, shuffle.run_rows, rows, shuffle.window_rows)
+    return runs_of(lengths, shuffle.run_rows, rows, shuffle.window_rows)
 
 
-def _runs(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
+def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
+    """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
     window = sorted_window(rows, _WINDOW_ROWS) if window_rows is None else window_rows
     return LengthRuns(_small(lengths), window, run_rows or default_run_rows(min(window, rows)))
 

@@ -42,7 +42,7 @@ class Order(ComparedByContent):
     chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
     draws : Draws, optional
-        What the weights of the shuffle became; the shuffle has none then.
+        What the weights of the shuffle became; the shuffle has none then. Or the datasets of a mixture.
     runs : LengthRuns, optional
         What `by_length` of the shuffle became; the shuffle has none then.
     """
@@ -93,7 +93,7 @@ class Order(ComparedByContent):
             int64: ordinals among the selected rows, which are in path order.
         """
         if self.shuffle is None:
-            return positions
+            return positions if self.draws is None else self.draws.selected_indices(positions, 0, epoch, self.num_rows)
         if self.runs is None:
             return self._by_shuffle(positions, epoch)
         assert self.shuffle.seed is not None

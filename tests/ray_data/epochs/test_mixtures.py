@@ -1,4 +1,4 @@
-"""Ray's own `union` and `mix` of datasets: each counts its epochs; a position in the middle of one is refused by name."""
+"""Ray's own `union` and `mix`: each dataset counts its epochs; a position inside one is refused by name."""
 
 import json
 import logging
@@ -99,8 +99,7 @@ def loop(config):
     rows, positions = [], []
     for epoch in (3, 4):
         batches = ray_h5.train_batches("train", epoch, batch_size=8)
-        for batch in batches:
-            rows.append([epoch, batch["x"][:, 0].int().tolist()])
+        rows += [[epoch, batch["x"][:, 0].int().tolist()] for batch in batches]
         positions.append(batches.position().to_dict())
     (Path(config["log"]) / f"{rank}.json").write_text(json.dumps([rows, positions]))
 
