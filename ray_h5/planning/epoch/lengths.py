@@ -31,6 +31,9 @@ _RUN_ROWS = 640
 
 _LEAST_RUN_ROWS = 5
 
+_LOOKED_AT = 1 << 20
+"""How many lengths are looked at for the size of a block."""
+
 LENGTHS = Option("by_length", "length", "name a column with the length of each row, or pass lengths as an array")
 
 Base = Callable[[np.ndarray], np.ndarray]
@@ -89,12 +92,13 @@ class LengthRuns(ComparedByContent):
 
     @property
     def longest_ratio(self) -> float:
-        """How much longer than the mean the longest rows are, as many as a run has."""
-        count = min(self.run_rows, len(self.lengths))
-        mean = float(self.lengths.mean(dtype=np.float64)) if count else 0.0
+        """About how much longer than the mean the rows of the longest run of a window are."""
+        some = self.lengths[:: -(-len(self.lengths) // _LOOKED_AT) or 1]
+        mean = float(some.mean(dtype=np.float64)) if len(some) else 0.0
         if not mean:
             return 1.0
-        longest = np.partition(self.lengths, len(self.lengths) - count)[-count:]
+        count = min(-(-len(some) * self.run_rows // self.window_rows), len(some))
+        longest = np.partition(some, len(some) - count)[-count:]
         return float(longest.mean(dtype=np.float64)) / mean
 
     def _sorted(self, rows: np.ndarray, seed: int, epoch: int, window: int) -> np.ndarray:
