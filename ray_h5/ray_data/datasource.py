@@ -185,7 +185,7 @@ class H5Datasource(Datasource):
     def rows_once(self) -> H5Datasource:
         """Return a datasource that reads each selected row once: without tail, weights and name."""
         clone = copy.copy(self)
-        clone._shuffle = None if self._shuffle is None else self._shuffle.without_weights()
+        clone._shuffle = None if self._shuffle is None else self._shuffle.once()
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 

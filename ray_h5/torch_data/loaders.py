@@ -344,7 +344,7 @@ def loader(
 
     Parameters
     ----------
-    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, or paths
+    source : H5Dataset, a ConcatDataset, Subset or `mix` of H5Datasets, or paths
         The samples.
     batch_size : int
         Samples of a batch, on each rank.
@@ -383,8 +383,6 @@ def loader(
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
         dataset = as_h5(source)
         if pad is not None:
-            if not isinstance(dataset, H5Dataset):
-                raise OptionError(f"pad={pad!r}: of a joined dataset, give pad= to each H5Dataset(...)")
             dataset = dataset.with_padding(pad)
     else:
         dataset = H5Dataset(source, pad=pad, **options)

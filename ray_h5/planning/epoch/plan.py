@@ -15,9 +15,10 @@ from ray_h5.hdf5.layout import FileState
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
+from ray_h5.planning.epoch.lengths import length_columns
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weighing import columns_of
+from ray_h5.planning.epoch.weighing import weighing_columns
 from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
@@ -114,6 +115,8 @@ class ReadPlan(ComparedByContent):
             found.update(self.order.chunk_groups.to_bytes())
         if self.order.draws is not None:
             found.update(self.order.draws.digest())
+        if self.order.runs is not None:
+            found.update(self.order.runs.digest())
         return found.hexdigest()
 
     def state(self, file: int) -> FileState:
@@ -214,14 +217,17 @@ def make_plan(
             f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
-    rows = choose_block_rows(row_bytes, positions, block_rows, num_blocks)
+    # The longest rows are in one block, if rows come by length.
+    most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
+    rows = choose_block_rows(most_bytes, positions, block_rows, num_blocks)
     window = order.window_rows
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= MAX_BLOCK_BYTES:
         # Whole windows: each chunk is then read by one task only.
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
-    weighed = () if shuffle is None else columns_of(index, shuffle.weights)
-    sources = index.sources_of([*(column.name for column in columns), *named, *weighed])
+    if shuffle is not None:
+        named = [*named, *weighing_columns(index, shuffle.weights), *length_columns(index, shuffle.by_length)]
+    sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
     return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables)
 
