@@ -8,6 +8,7 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.hdf5.reading.arguments import as_names
@@ -23,7 +24,8 @@ from ray_h5.planning.tables.column_types import spec_of
 from ray_h5.planning.tables.joined import Joined, JoinedTable, Lines, one_array
 from ray_h5.planning.tables.keys import RowKeys, lines_of
 from ray_h5.planning.tables.sidecar import Sidecar
-from ray_h5.planning.tables.table_files import MemoryTable, Table, one_chunk, open_table
+from ray_h5.planning.tables.slices import LENGTH, Slices, slices_of
+from ray_h5.planning.tables.table_files import MemoryTable, Table, WithColumn, one_chunk, open_table
 
 _PLACES = ("path", "row", "row_id")
 _MAX_LISTED = 10
@@ -50,11 +52,22 @@ def index_with_tables(
     """
     opened = [(each, open_table(each)) for each in sidecars]
     described = [(each, table, *_columns_of(each, table)) for each, table in opened]
-    named = _all_names([*(found for *_, found, _ in described), dict.fromkeys(attrs)])
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
-    index = _index_of_files(paths, wanted, named, lookup, cast, sidecars)
+    sliced = {number: some for number, each in enumerate(opened) if (some := slices_of(*each)) is not None}
+    lengths = [name + LENGTH for each in sliced.values() for name in each.columns_of(wanted or ())]
+    named = _all_names([*(found for *_, found, _ in described), dict.fromkeys(attrs), lengths])
+    try:
+        joining = [each for number, each in enumerate(sidecars) if number not in sliced]
+        index = _index_of_files(paths, wanted, named, lookup, cast, joining)
+    except SchemaMismatchError as exc:
+        for each in () if isinstance(exc, UnknownColumnError) else sliced.values():
+            _check_sliced(each, paths, lookup)
+        raise
     _check_not_in_files(index, named, opened)
-    tables = [_joined(index, *each) for each in described]
+    tables = [
+        _joined_slices(index, sliced[number], *each) if number in sliced else _joined(index, *each)
+        for number, each in enumerate(described)
+    ]
     if attrs:
         tables.append(_of_attributes(index, attrs))
     kept = [np.flatnonzero(table.lines.of_all(index.files) >= 0) for table in tables if table.drops]
@@ -71,13 +84,15 @@ def index_with_tables(
 def _columns_of(sidecar: Sidecar, table: Table) -> tuple[dict[str, tuple[str, ColumnSpec]], tuple[str, ...]]:
     """Return the columns of a table by the names that they get, and those that are delivered by default."""
     found = {}
-    keys = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on or not sidecar.prefix}
+    # The files have such a key under the same name.
+    keys = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
     for stored, kind in table.types.items():
         name = sidecar.prefix + stored
         spec = None if stored in keys else spec_of(name, kind)
         if spec is not None:
             found[name] = stored, spec
-    defaults = tuple(name for name, (_, spec) in found.items() if spec.is_scalar and not spec.as_bytes)
+    narrow = {name: stored for name, (stored, spec) in found.items() if spec.is_scalar and not spec.as_bytes}
+    defaults = tuple(name for name, stored in narrow.items() if stored not in sidecar.keys)
     return found, defaults
 
 
@@ -129,6 +144,35 @@ def _joined(
     lines = _lines(index, sidecar, table)
     _check_missing(index, sidecar, table, lines)
     return JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")
+
+
+def _joined_slices(
+    index: RowIndex, slices: Slices, sidecar: Sidecar, table: Table, columns: Columns, defaults: tuple[str, ...]
+) -> JoinedTable:
+    """Return a table whose keys name rows of a dataset, and where its last axis ends in each row."""
+    column = slices.column_of(index.columns) if index.scope.by_axis else None
+    if column is None or len(index.files) > 1:
+        _check_sliced(slices, index.files.all_paths(), index.lookup)
+        return _joined(index, sidecar, table, columns, defaults)
+    lines = Lines(slices.lines(column, index.num_rows))
+    _check_missing(index, replace(sidecar, on="row", key=sidecar.keys), table, lines)
+    shape = index.columns[column].row_shape
+    if not shape:
+        return JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")
+    name = column + LENGTH
+    stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
+    more = {**columns, name: (name, ColumnSpec(name, "number", np.dtype(np.int64), ()))}
+    with_length = WithColumn(table, name, pa.chunked_array([stops]))
+    return JoinedTable(with_length, lines, more, (*defaults, name), sidecar.missing == "drop")
+
+
+def _check_sliced(slices: Slices, paths: Sequence[str], lookup: Lookup) -> None:
+    """Raise if the keys of a table name rows of several datasets of a file; the error prints how to read them."""
+    scope = replace(lookup.scope, rows=None, windows=None)
+    with scope.open(paths[0]) as reader:
+        columns = slices.columns_of(reader.layout.columns)
+    if columns:
+        raise slices.one_by_one(paths[0], scope.group, columns)
 
 
 def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:

@@ -87,6 +87,26 @@ class ParquetTable:
         return {**self.__dict__, "_read": {}}  # another process reads what it needs
 
 
+@dataclass(frozen=True, eq=False)
+class WithColumn:
+    """A table with one more column."""
+
+    table: Table
+    added: str
+    values: pa.ChunkedArray
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {**self.table.types, self.added: self.values.type}
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.values if name == self.added else self.table.column(name)
+
+
 def one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column in one chunk, decoded; strings get offsets of 64 bits."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
