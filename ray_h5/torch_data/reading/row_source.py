@@ -68,7 +68,7 @@ class RowSource:
     def keeps_all(self) -> bool:
         """Whether every row stays in memory after it was read."""
         small, large = self._row_caches()
-        return len(small.columns) + len(large.columns) == len(self.plan.columns)
+        return len(small.columns) + len(large.columns) == len(self.plan.of_files)
 
     def is_held(self, indices: np.ndarray) -> np.ndarray:
         """Return, as bools, which rows lie in memory with all their columns."""
@@ -103,6 +103,7 @@ class RowSource:
         small, large = self._row_caches()
         row_ids = self.plan.row_ids(indices)
         touched = self._check_files(row_ids)
+        out = self._read_joined(out, row_ids, places)
         cached = small.columns | large.columns
         rest = {name: array for name, array in out.items() if name not in cached}
         if rest:
@@ -112,6 +113,17 @@ class RowSource:
         for cache in (small, large):
             if cache.columns:
                 cache.read_through({name: out[name] for name in cache.columns}, row_ids, places, self._read_files)
+
+    def _read_joined(
+        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray | None
+    ) -> Mapping[str, np.ndarray]:
+        """Fill the columns of tables beside the files, and return the arrays of the other columns."""
+        joined = self.plan.joined
+        if joined is None:
+            return out
+        for name in joined.specs.keys() & out.keys():
+            out[name][slice(None) if places is None else places] = joined.array(name, self.plan.files, row_ids)
+        return {name: array for name, array in out.items() if name not in joined.specs}
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these rows are read after those which this thread reads next.
@@ -127,9 +139,11 @@ class RowSource:
             return b"", Later()
         indices = indices[~self.is_held(indices)]
         small, large = self._row_caches()
-        rest = [each for each in self.plan.columns if each.name not in small.columns and each.name not in large.columns]
+        rest = [
+            each for each in self.plan.of_files if each.name not in small.columns and each.name not in large.columns
+        ]
         # Where some columns stay in memory, most of their rows are there.
-        columns = rest or self.plan.columns
+        columns = rest or self.plan.of_files
         # Nothing is read into these arrays: their memory is never touched.
         out = {each.name: np.empty((len(indices), *each.row_shape), each.dtype) for each in columns}
         row_ids = self.plan.row_ids(indices)
@@ -159,7 +173,7 @@ class RowSource:
         max_bytes = self._kept_bytes
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
-        specs = {each.name: each for each in self.plan.columns if each.kind not in {"list", "ragged"}}
+        specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged"}}
         row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
         small: dict[str, Any] = {}
         large: dict[str, Any] = {}
