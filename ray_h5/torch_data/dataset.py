@@ -28,6 +28,7 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
+from ray_h5.planning.predicates.words import in_words
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import Cast, ColumnSpec
@@ -203,6 +204,7 @@ class H5Dataset(BatchedDataset):
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
+        self._padded_shapes = {name: spec.ragged_shape for name, spec in self._ragged.items()}
         return {} if padding is None else padding.fills({spec.name: spec for spec in self._specs})
 
     @property
@@ -323,6 +325,23 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(other._padding)
         return other
 
+    def row_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Return the shape of a row of each column; None is for axes along which rows differ."""
+        return {spec.name: spec.ragged_shape if spec.kind == "ragged" else spec.tensor_shape for spec in self._specs}
+
+    def padded_as(self, shapes: Mapping[str, tuple[int | None, ...]]) -> H5Dataset:
+        """Return the same samples, whose columns are padded like those of other datasets with rows of these shapes."""
+        if self._padding is None:
+            return self
+        specs, fills = {spec.name: spec for spec in self._specs}, dict(self._fills)
+        for name in shapes.keys() - fills.keys():
+            fill = self._padding.fill(name, specs[name].dtype, specs)
+            if fill is not None:
+                fills[name] = fill
+        other = copy.copy(self)
+        other._fills, other._padded_shapes = fills, {**self._padded_shapes, **shapes}
+        return other
+
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True
@@ -343,7 +362,7 @@ class H5Dataset(BatchedDataset):
         # As in Ray, a predicate sees what is delivered.
         selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
-            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
+            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
 
     def _selecting_columns(self) -> Sequence[str]:
@@ -361,9 +380,14 @@ class H5Dataset(BatchedDataset):
             if name not in self._fills:
                 padded[name] = values
                 continue
-            spec, fill = self._ragged[name], self._fills[name]
+            shape = self._padded_shapes[name]
+            if name not in self._ragged:  # rows of one length, which differs from that of other datasets
+                own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
+                padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
+                continue
+            spec = self._ragged[name]
             rows = cast_rows(list(arrays[name]), spec)
-            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape), spec.ragged_shape)
+            array, lengths = pad_rows(name, rows, self._fills[name], spec.element, len(shape), shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 
