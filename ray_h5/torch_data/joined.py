@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.hdf5.buffers import empty
@@ -198,9 +198,11 @@ def _flat(dataset: Dataset[Any]) -> tuple[list[H5Dataset], np.ndarray]:
             joined.append(positions + total)
             total += sum(map(len, parts))
         return found, np.concatenate(joined)
+    # A DataLoader takes no sampler for a dataset that has its own order.
+    sampler = "" if isinstance(dataset, IterableDataset) else ", sampler=OrderSampler(dataset)"
     raise OptionError(
         f"expected an H5Dataset, or a ConcatDataset or Subset of H5Datasets, found {type(dataset).__name__}. For any "
-        "other dataset write DataLoader(dataset, batch_size, sampler=OrderSampler(dataset))"
+        f"other dataset write DataLoader(dataset, batch_size{sampler})"
     )
 
 

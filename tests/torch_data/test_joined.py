@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset, random_split
 
 from ray_h5 import Groups
 from ray_h5.errors import OptionError, SchemaMismatchError
@@ -219,3 +219,13 @@ def test_a_plain_dataloader_pads_rows_of_a_dataset_of_one_length_too(tmp_path, l
     parts = each(sorted(tmp_path.iterdir()), columns=["x"], rows=Groups("demo_*"), pad=True)
     (batch,) = DataLoader(ConcatDataset(parts), 8)
     assert batch["x_length"].tolist() == [length for of_part in lengths for length in of_part]
+
+
+def test_the_advice_for_a_dataset_with_its_own_order_names_no_sampler():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(5))
+
+    with pytest.raises(OptionError, match=r"write DataLoader\(dataset, batch_size\)$"):
+        loader(Stream())
+    assert len(list(DataLoader(Stream(), 2))) == 3
