@@ -382,7 +382,7 @@ def test_a_shuffle_is_told_where_it_is_asked_for(other, capsys):
         assert ": an epoch decodes about " in said
     assert command(other, "--shuffle", "by_length:x") == 0
     assert ", by length in runs of " in capsys.readouterr().out
-    with pytest.raises(OptionError, match="unit='lengths:x'.*: expected one of 'auto', 'rows'"):
+    with pytest.raises(OptionError, match=r"unit='lengths:x'.*: expected one of 'auto', 'rows'"):
         command(other, "--shuffle", "lengths:x")
     with pytest.raises(UnknownColumnError, match="no 'y' below group"):
         command(other, "--shuffle", "balance:y")

@@ -29,7 +29,7 @@ _WINDOW_ROWS = 64_000
 _RUN_ROWS = 640
 """The longest default run. Batches of 10, 16, 20, 32, 64, 80 and 128 rows divide it."""
 
-_LEAST_RUN_ROWS = 5
+_LEAST_RUN_ROWS, _LEAST_RUNS = 5, 5
 
 _LOOKED_AT = 1 << 20
 """How many lengths are looked at for the size of a block."""
@@ -185,12 +185,12 @@ def sorted_window(rows: int, window_rows: int) -> int:
 
 
 def default_run_rows(window_rows: int) -> int:
-    """Return the rows of a run: 5 times a power of two, so that a window has at least three runs.
+    """Return the rows of a run: 5 times a power of two, so that a window has at least five runs.
 
     The batches of usual sizes, with two, five or ten in them, are then inside one run.
     """
     rows = _RUN_ROWS
-    while rows > _LEAST_RUN_ROWS and 3 * rows > window_rows:
+    while rows > _LEAST_RUN_ROWS and _LEAST_RUNS * rows > window_rows:
         rows //= 2
     return rows
 

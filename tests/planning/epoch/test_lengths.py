@@ -177,12 +177,12 @@ def test_each_row_comes_once(rows, window_rows, run_rows, epoch):
 
 
 def test_default_runs():
-    assert [default_run_rows(rows) for rows in (1, 100, 240, 1000, 2000, 64_000)] == [5, 20, 80, 320, 640, 640]
+    assert [default_run_rows(rows) for rows in (1, 100, 240, 1000, 2000, 64_000)] == [5, 20, 40, 160, 320, 640]
 
 
 GOLDEN = {
-    "rows": [1454, 155, 1061, 1098, 362, 343, 1768, 1525, 811, 962, 699, 1360],
-    "chunks": [1154, 1454, 962, 505, 1098, 654, 1525, 1360, 638, 362, 479, 699],
+    "rows": [1841, 981, 717, 1308, 1951, 942, 1742, 1983, 1874, 1324, 341, 802],
+    "chunks": [1951, 1740, 1841, 981, 1874, 836, 717, 802, 1814, 341, 1742, 1983],
 }
 
 
@@ -261,7 +261,7 @@ def test_a_drawn_seed_is_taken_over(files):
 
 def test_the_log_says_that_rows_come_by_length(files):
     said = describe(plan_of(files, Shuffle("rows", by_length="n_frames")), 16)
-    assert "by length in runs of 640 of 2000 rows" in said
+    assert "by length in runs of 320 of 2000 rows" in said
 
 
 @pytest.mark.parametrize(
