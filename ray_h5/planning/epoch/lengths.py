@@ -15,7 +15,7 @@ from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.draws import hashed, uniform
 from ray_h5.planning.epoch.row_values import Option, check_length, columns_of, row_values
 from ray_h5.planning.epoch.shuffle import Shuffle, make_key, permute
-from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.index.row_index import RowIndex, build_index
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)
 """The purposes of keys; those of orders and draws are below."""
@@ -175,7 +175,8 @@ def plain_runs(num_rows: int, shuffle: Shuffle, rows: int) -> LengthRuns:
 
 def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
     """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
-    window = sorted_window(rows, _WINDOW_ROWS) if window_rows is None else window_rows
+    # At most one pass over the rows: the copies of a row would be next to each other.
+    window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
     return LengthRuns(_small(lengths), window, run_rows or default_run_rows(min(window, rows)))
 
 
@@ -206,6 +207,13 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
     """Return the lengths of all rows of a column of varying shape, which the tables of groups have; else None."""
     if not isinstance(name, str) or index.find([name])[name].kind != "ragged":
         return None
+    found = _segment_lengths(index, name)
+    if found is None:  # it is not read: its shapes are not known yet
+        found = _segment_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
+    return found
+
+
+def _segment_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     found = []
     for table in index.tables:
         groups = None if table is None else table.groups
