@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
+    from ray_h5.planning.tables.sidecar import Sidecar
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
@@ -73,6 +74,7 @@ _HOMES = {
     "RowReader": "ray_h5.hdf5.reader",
     "Sample": "ray_h5.torch_data.reading.samples",
     "Shuffle": "ray_h5.planning.epoch.shuffle",
+    "Sidecar": "ray_h5.planning.tables.sidecar",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
@@ -123,6 +125,7 @@ __all__ = [
     "RowReader",
     "Sample",
     "Shuffle",
+    "Sidecar",
     "SpecAugment",
     "Standardize",
     "WeightedSampler",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.reading.casting import as_casting
@@ -16,6 +16,8 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
+from ray_h5.planning.tables.build import index_with_tables
+from ray_h5.planning.tables.sidecar import Sidecar, as_attrs, as_sidecars
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class FileOptions:
         The casts while columns are read.
     local_only : bool
         Whether only this node has the files.
+    sidecars : tuple of Sidecar
+        Tables beside the files.
+    attrs : mapping of str to str
+        Columns that are attributes of the files.
     """
 
     paths: Sequence[str]
@@ -41,6 +47,8 @@ class FileOptions:
     index_dir: str | None
     cast: Cast
     local_only: bool
+    sidecars: tuple[Sidecar, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -58,6 +66,8 @@ class FileOptions:
         threads: int = 1,
         rows: object = None,
         windows: object = None,
+        sidecar: object = None,
+        attrs: object = (),
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
 
@@ -75,9 +85,13 @@ class FileOptions:
         scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows))
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        return cls(files, scope, folder, Cast(dict(dtypes or {}), as_casting(casting)), is_local_only(given))
+        tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
+        cast = Cast(dict(dtypes or {}), as_casting(casting))
+        return cls(files, scope, folder, cast, is_local_only(given), tables, attributes)
 
     def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
         lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
-        return build_index(self.paths, columns, lookup, self.cast)
+        if not self.sidecars and not self.attrs:
+            return build_index(self.paths, columns, lookup, self.cast)
+        return index_with_tables(self.paths, columns, lookup, self.cast, self.sidecars, self.attrs)

@@ -30,6 +30,7 @@ from ray_h5.planning.predicates.evaluate import check_names, check_there, evalua
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
@@ -95,6 +96,8 @@ class H5Datasource(Datasource):
         group: str = "/",
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        sidecar: Sidecar | Sequence[Sidecar] | None = None,
+        attrs: Sequence[str] | Mapping[str, str] = (),
         shuffle: ShuffleLike = None,
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
@@ -125,6 +128,8 @@ class H5Datasource(Datasource):
             group=group,
             rows=rows,
             windows=windows,
+            sidecar=sidecar,
+            attrs=attrs,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,
@@ -138,7 +143,7 @@ class H5Datasource(Datasource):
         self._index = files.index(columns, in_tasks)
         warn_of_surprises(self._index, columns)
         self._delivered = self._index.delivered
-        self._columns = {name: self._delivered[name] for name in self._index.columns}
+        self._columns = {name: self._delivered[name] for name in self._index.names}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
@@ -199,6 +204,7 @@ class H5Datasource(Datasource):
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
+        clone._names = tuple(name for name in clone._names if name not in self._index.joined.specs)
         return clone
 
     def as_not_resumable(self) -> H5Datasource:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
+    from ray_h5.planning.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
@@ -53,6 +54,7 @@ __all__ = [
     "RankMemCachedH5Dataset",
     "Sample",
     "Shuffle",
+    "Sidecar",
     "WeightedSampler",
     "Windows",
     "WorkerSafeAugmentedDataset",
@@ -87,6 +89,7 @@ _NAMES = {
         "Groups",
     ),
     "planning.rows.windows": ("Windows",),
+    "planning.tables.sidecar": ("Sidecar",),
     "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.compat.combined": ("CombinedHDF5Dataset",),
     "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),

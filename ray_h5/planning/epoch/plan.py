@@ -26,6 +26,7 @@ from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.tables.joined import JoinedColumns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +55,8 @@ class ReadPlan(ComparedByContent):
         The columns that are cast while they are read. The others have the dtypes that files store.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
+    joined : JoinedColumns, optional
+        The columns that come from tables beside the files.
     """
 
     files: FileTable
@@ -66,6 +69,13 @@ class ReadPlan(ComparedByContent):
     sources: SourceTable = field(default_factory=SourceTable)
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
+    joined: JoinedColumns | None = None
+
+    @property
+    def of_files(self) -> tuple[ColumnSpec, ...]:
+        """The columns that are read from the files."""
+        joined = self.joined
+        return self.columns if joined is None else tuple(each for each in self.columns if each.name not in joined.specs)
 
     @property
     def num_rows(self) -> int:
@@ -90,7 +100,7 @@ class ReadPlan(ComparedByContent):
     @cached_property
     def read_options(self) -> dict[str, Any]:
         """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
-        casting = {column.name: column.casting for column in self.columns if column.casting != "checked"}
+        casting = {column.name: column.casting for column in self.of_files if column.casting != "checked"}
         return {"casting": casting} if casting else {}
 
     @property
@@ -149,7 +159,7 @@ class ReadPlan(ComparedByContent):
             With what was expected and what was found.
         """
         rows = int(self.files.starts[file + 1] - self.files.starts[file])
-        planned_columns = {column.name: column for column in self.columns}
+        planned_columns = {column.name: column for column in self.of_files}
         for name, layout in reader.find(list(planned_columns)).items():
             expected = planned_columns[name]
             found = ColumnSpec.of(layout)
@@ -207,6 +217,7 @@ def make_plan(
         If rows are selected, and the tail drops all of them.
     """
     columns = tuple(columns)
+    selection = index.joined.restricted(selection)
     order = make_order(index, selection, shuffle)
     num_rows = order.epoch_rows
     row_bytes = sum(column.row_bytes for column in columns)
@@ -229,7 +240,10 @@ def make_plan(
         named = [*named, *weighing_columns(index, shuffle.weights), *length_columns(index, shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables)
+    joined = index.joined.planned(columns, index.files, selection)
+    return ReadPlan(
+        index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, joined
+    )
 
 
 def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:
