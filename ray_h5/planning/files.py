@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.reading.casting import as_casting
@@ -12,10 +13,12 @@ from ray_h5.planning.index.cache import check_index_dir
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, find_files, is_local_only, list_paths
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.storages import storage_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class FileOptions:
         The casts while columns are read.
     local_only : bool
         Whether only this node has the files.
+    states : mapping of str to ObjectIdentity
+        The states of remote files, by URL.
     """
 
     paths: Sequence[str]
@@ -41,6 +46,7 @@ class FileOptions:
     index_dir: str | None
     cast: Cast
     local_only: bool
+    states: Mapping[str, ObjectIdentity] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -58,6 +64,7 @@ class FileOptions:
         threads: int = 1,
         rows: object = None,
         windows: object = None,
+        storage_options: Mapping[str, object] | None = None,
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
 
@@ -72,12 +79,14 @@ class FileOptions:
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows))
+        storage = storage_for(storage_options, [text for path in given if isinstance(text := os.fspath(path), str)])
+        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage)
         folder = None if index_dir is None else check_index_dir(index_dir)
-        files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        return cls(files, scope, folder, Cast(dict(dtypes or {}), as_casting(casting)), is_local_only(given))
+        files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
+        cast = Cast(dict(dtypes or {}), as_casting(casting))
+        return cls(files.paths, scope, folder, cast, is_local_only(given), files.states)
 
     def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
-        lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
+        lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
         return build_index(self.paths, columns, lookup, self.cast)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
@@ -53,6 +54,8 @@ class ReadPlan(ComparedByContent):
         The columns that are cast while they are read. The others have the dtypes that files store.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
+    known : tuple of mapping of str to KnownColumn
+        What is known of the columns of each file, so that remote ones are read without libhdf5; empty if all are local.
     """
 
     files: FileTable
@@ -65,6 +68,7 @@ class ReadPlan(ComparedByContent):
     sources: SourceTable = field(default_factory=SourceTable)
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
+    known: tuple[Mapping[str, KnownColumn], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -123,7 +127,8 @@ class ReadPlan(ComparedByContent):
     def open(self, file: int) -> FileReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
         table = self.tables[file] if self.tables else None
-        reader = self.scope.open(self.files.path(file), self.state(file), table)
+        known = self.known[file] if self.known else None
+        reader = self.scope.open(self.files.path(file), self.state(file), table, known)
         self.check(file, reader)
         return reader
 
@@ -223,7 +228,9 @@ def make_plan(
     weighed = () if shuffle is None else columns_of(index, shuffle.weights)
     sources = index.sources_of([*(column.name for column in columns), *named, *weighed])
     cast = _cast_columns(index, columns)
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables)
+    names = {column.name for column in columns}
+    known = tuple({name: each[name] for name in names & each.keys()} for each in index.known)
+    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, known)
 
 
 def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:

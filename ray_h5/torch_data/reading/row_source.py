@@ -18,7 +18,7 @@ from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.reading import by_file
 from ray_h5.planning.rows.view import FileReader
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 
@@ -51,14 +51,19 @@ class RowSource:
         self.plan = plan
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         self._readers: LRU[FileReader] = LRU(_MAX_READERS)
-        self._states: LRU[tuple[str, FileIdentity]] = LRU(_MAX_STATES)
-        self._source_states: LRU[tuple[str, FileIdentity | None]] = LRU(_MAX_STATES)
+        self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
+        self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = ReadTimes()
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
 
     @property
     def num_rows(self) -> int:
         return self.plan.num_rows
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any file is in a store."""
+        return len(self.plan.files.etags) > 0
 
     @property
     def keeps_all(self) -> bool:
@@ -111,7 +116,7 @@ class RowSource:
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these rows are read next. The storage is told of the first of them, if reads wait."""
-        if not self._times.is_cold:
+        if not self._times.is_cold or self.is_remote:
             return
         indices = indices[~self.is_held(indices)]
         small, large = self._row_caches()
@@ -160,6 +165,8 @@ class RowSource:
         files = self.plan.files
         touched = [(file, len(places)) for file, places in by_file(files, row_ids)]
         for file, _ in touched:
+            if files.is_remote(file):
+                continue  # each read says which state it wants; rows in memory are of that state
             state = self._states.get(file)
             if state is None:
                 state = files.path(file), files.identity(file)
@@ -212,7 +219,9 @@ class RowSource:
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         # The reader looks at the state of each file before and after.
-        run_reads(self._planned_reads(out, row_ids, places), self._times)
+        parts = by_file(self.plan.files, row_ids)
+        remote = [self.plan.files.is_remote(file) for file, _ in parts]
+        run_reads(self._planned_reads(out, row_ids, places), self._times, remote)
 
     def _planned_reads(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray
