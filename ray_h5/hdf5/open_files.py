@@ -57,7 +57,7 @@ ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColu
 
 def jobs_of(reader: ColumnReader, part: Part, library: OpenLibrary) -> list[Job]:
     """Return the work of a part of a read."""
-    if isinstance(reader, SegmentedColumn):
+    if isinstance(reader, (SegmentedColumn, DirectColumn)):
         return reader.jobs(part.request, part.out, library)
     request = part.request.listed() if isinstance(part.request, RunRequest) else part.request
     return reader.jobs(request, part.out, library)
