@@ -28,6 +28,7 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
 from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, translated
@@ -81,6 +82,9 @@ class OpenFile:
             self.byte_source = LocalFile.open(path)
             if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.byte_source.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
+            tree = H5Tree(file, access)
+            self.form: Form = "" if access.swmr else tree.form
+            tree.close()
         self.identity = self.byte_source.identity()
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()
@@ -106,6 +110,11 @@ class OpenFile:
             if name not in self._columns:
                 self._columns[name] = library.tree.column(name)
             return self._columns[name]
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain."""
+        with self.library() as library:
+            return library.tree.encoding(name)
 
     def layout(self) -> FileLayout:
         """Return the layout of all columns."""

@@ -13,6 +13,7 @@ from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
+from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
@@ -58,8 +59,11 @@ class FileOptions:
         threads: int = 1,
         rows: object = None,
         windows: object = None,
+        columns: object = None,
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
+
+        Of `columns`, those count that say how they are made, such as `csr`.
 
         Raises
         ------
@@ -72,12 +76,13 @@ class FileOptions:
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows))
+        made = split_columns(columns)[1]
+        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), made)
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
         return cls(files, scope, folder, Cast(dict(dtypes or {}), as_casting(casting)), is_local_only(given))
 
-    def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
+    def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
         lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
-        return build_index(self.paths, columns, lookup, self.cast)
+        return build_index(self.paths, split_columns(columns)[0], lookup, self.cast)

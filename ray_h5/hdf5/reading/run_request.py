@@ -61,7 +61,7 @@ class RunRequest:
         # Runs that overlap: the last chunk of one is after the first of the next.
         return cut if np.all(chunks[1:] >= chunks[:-1]) else cut.select(np.argsort(chunks, kind="stable"))
 
-    # What `TouchedChunks` asks a request: its positions are the pieces of runs, each of them in one chunk. -------------
+    # What `TouchedChunks` asks a request: its positions are pieces of runs, each in one chunk. -------------------
 
     def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
         """Return the chunk of each group of pieces that share one, and the groups."""

@@ -33,7 +33,7 @@ _PIECE_BYTES = 64 << 20
 """The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 7
+_VERSION = 8
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -264,6 +264,7 @@ def _distrust(where: str, why: str) -> None:
 
 def _named(path: str, scope: Scope) -> list[Any]:
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
+    kind += [repr(scope.columns)] if scope.columns else []
     return [path, scope.group, sorted(scope.allow_external), *kind]
 
 

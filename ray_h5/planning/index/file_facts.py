@@ -10,7 +10,7 @@ from textwrap import shorten
 
 import pyarrow as pa
 
-from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import as_roots
@@ -19,11 +19,12 @@ from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
+from ray_h5.planning.rows.column_kinds import RangeColumn
 from ray_h5.planning.rows.kinds import RowKind, check_episodes
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
+from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import PathLike
 
@@ -35,13 +36,17 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How every file is opened: the group, the folders that links may lead to, threads for a read, and the row kind."""
+    """How every file is opened: the group, the folders that links may lead to, threads for a read, and the row kind.
+
+    `columns` are those that the user described: they are made of several datasets.
+    """
 
     group: str = "/"
     allow_external: tuple[str, ...] = ()
     threads: int = 1
     rows: RowKind | None = None
     windows: Windows | None = None
+    columns: tuple[RangeColumn, ...] = ()
 
     @classmethod
     def of(
@@ -51,10 +56,17 @@ class Scope:
         threads: int = 1,
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        columns: Sequence[RangeColumn] = (),
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         check_episodes(rows, windows)
-        return cls(group, as_roots(allow_external), threads, rows, windows)
+        if columns and (rows is not None or windows is not None):
+            kind = rows if windows is None else windows
+            raise OptionError(
+                f"columns: {columns[0]} is for rows along the first axis; leave it out, or {kind}, which says what a "
+                "row is"
+            )
+        return cls(group, as_roots(allow_external), threads, rows, windows, tuple(columns))
 
     @property
     def by_axis(self) -> bool:
@@ -64,7 +76,9 @@ class Scope:
     def open(self, path: str, expect: FileState | None = None, table: RowTable | None = None) -> FileReader:
         """Open a file; `table` has what is known of its rows."""
         reader = RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
-        return reader if self.by_axis else RowView(reader, self.rows, self.windows, table)
+        if self.by_axis and table is None and not self.columns and not reader.form:
+            return reader
+        return RowView(reader, self.rows, self.windows, table, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +172,7 @@ class FileFacts:
     @property
     def value_bytes(self) -> int:
         """Bytes of the values."""
-        return sum(array.nbytes for array in self.values.values())
+        return sum(array.nbytes for array in self.values.values()) + (0 if self.table is None else self.table.nbytes)
 
     def answers(self, question: Question) -> bool:
         """Return whether these facts answer `question`, so that nothing has to be read."""
@@ -226,7 +240,7 @@ class FileFacts:
             and (self.listing is not None or other.listing is None)
             and self.columns.keys() >= other.columns.keys()
             and self.values.keys() >= other.values.keys()
-            and (self.table is not None or other.table is None)
+            and (other.table is None or (self.table is not None and self.table.holds(other.table)))
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
@@ -257,7 +271,16 @@ def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) 
     A column that the file lacks is no error here: the comparison of all files reports it.
     """
     known = None if facts is None else facts.table
-    with scope.open(path, facts.state if facts is not None else None, known) as reader:
+    try:
+        return _learn(facts, path, question, scope, known)
+    except UnsupportedColumnError as exc:
+        if not exc.is_encoded or known is not None:
+            raise
+    return _learn(facts, path, question, scope, RowTable())  # a column is a group, in a file that does not say so
+
+
+def _learn(facts: FileFacts | None, path: str, question: Question, scope: Scope, table: RowTable | None) -> FileFacts:
+    with scope.open(path, facts.state if facts is not None else None, table) as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
@@ -318,7 +341,7 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
             "lists the rows of a split, choose them with row_mask()."
         )
     stored = facts.columns[spec.name].spec
-    if stored.kind != spec.kind and not {stored.kind, spec.kind} <= TENSOR_KINDS:
+    if not spec.is_read_from(stored, True):
         raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
     array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
     reader.read_into({spec.name: array}, slice(None), casting=spec.casting)

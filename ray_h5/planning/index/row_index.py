@@ -256,7 +256,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
-    tables = () if lookup.scope.by_axis else tuple(each.table for each in facts)
+    tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
     if lookup.scope.windows is not None:
         check_any_row(paths, tables, lookup.scope.windows)
     return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)), tables)
