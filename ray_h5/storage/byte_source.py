@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
 Buffer = memoryview
 """A writable, C-contiguous view of bytes."""
@@ -36,6 +37,9 @@ class ByteSource(Protocol):
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
+
+    def read_spans(self, spans: Sequence[tuple[int, int, int]], buffer: Buffer) -> None:
+        """Read short byte ranges into places of one buffer. A span is its offset, its place and its size."""
 
     def will_need(self, offset: int, nbytes: int) -> None:
         """Take the hint that these bytes are read soon. It returns at once and raises nothing; it may do nothing."""

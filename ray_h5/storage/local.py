@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
@@ -53,6 +53,19 @@ class LocalFile:
                     f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
                 )
             done += more
+
+    def read_spans(self, spans: Sequence[tuple[int, int, int]], buffer: Buffer) -> None:
+        """Read short byte ranges into places of one buffer. A span is its offset, its place and its size."""
+        # Fast path: calls of `read_into` take 1.3 times as long for ranges of 1 KiB (CPU seconds).
+        read, fd = os.preadv, self._fd
+        for offset, place, nbytes in spans:
+            part = buffer[place : place + nbytes]
+            try:
+                whole = read(fd, (part,), offset) == nbytes
+            except OSError:
+                whole = False  # read again, for the error with its place
+            if not whole:
+                self.read_into(offset, part)
 
     def _read(self, offset: int, buffer: Buffer) -> int:
         try:  # not a context manager: reads of small rows would take longer by a tenth

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -40,8 +40,10 @@ class ReadStats:
     def add(self, other: ReadStats) -> None:
         """Add the counts of `other`. Several threads may do so at the same time."""
         with _STATS_LOCK.value:
-            for each in fields(self):
-                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+            self.requests += other.requests
+            self.bytes_read += other.bytes_read
+            self.chunks_decoded += other.chunks_decoded
+            self.h5py_reads += other.h5py_reads
 
 
 _STATS_LOCK = PerProcess(threading.Lock)
@@ -147,7 +149,7 @@ class FetchSpans:
         return [(offset, nbytes) for offset, _, nbytes in self.spans]
 
     def __call__(self, worker: Worker) -> None:
-        stats, times, view, read = worker.stats, worker.ahead.times, self.flat.data, self.byte_source.read_into
+        stats, times, view = worker.stats, worker.ahead.times, self.flat.data
         for first in range(0, len(self.spans), _TIMED_SPANS):
             (offset, begin, nbytes), *rest = self.spans[first : first + _TIMED_SPANS]
             worker.fetch_timed(self.byte_source, offset, self.flat[begin : begin + nbytes])
@@ -155,10 +157,9 @@ class FetchSpans:
                 for offset, begin, nbytes in rest:
                     worker.fetch(self.byte_source, offset, self.flat[begin : begin + nbytes])
                 continue
-            for offset, begin, nbytes in rest:
-                read(offset, view[begin : begin + nbytes])
+            self.byte_source.read_spans(rest, view)
             stats.requests += len(rest)
-            stats.bytes_read += sum(nbytes for _, _, nbytes in rest)
+            stats.bytes_read += sum([nbytes for _, _, nbytes in rest])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

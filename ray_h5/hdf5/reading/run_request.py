@@ -17,11 +17,14 @@ class RunRequest:
     ----------
     firsts, places, counts : numpy.ndarray
         int64: the first row of each run, where it goes, and its length, above 0.
+    segments : numpy.ndarray, optional
+        int64: the segment that each run is in, where the caller knows it.
     """
 
     firsts: np.ndarray
     places: np.ndarray
     counts: np.ndarray
+    segments: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -31,8 +34,9 @@ class RunRequest:
         return request_of(units_of(self.firsts, self.counts), units_of(self.places, self.counts)).listed()
 
     def select(self, keep: np.ndarray | slice) -> RunRequest:
-        """Return the runs that a mask or a slice keeps."""
-        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep])
+        """Return the runs that a mask, a slice or an order keeps."""
+        segments = None if self.segments is None else self.segments[keep]
+        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep], segments)
 
     def joined(self) -> RunRequest:
         """Return the same rows with their first rows ascending, and runs joined that follow each other."""

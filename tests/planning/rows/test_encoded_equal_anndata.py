@@ -111,7 +111,7 @@ def test_predicates_name_values(stored):
 
 
 def test_the_index_on_disk_has_values_and_bounds(stored, tmp_path):
-    path, oracle = stored
+    path, _oracle = stored
     wanted = where(**{"obs/cell_type": "T cell"})
     first = H5Dataset(path, ["X", "obs/maybe"], wanted, index_dir=tmp_path / "index")
     from ray_h5.planning.index import cache
@@ -178,7 +178,7 @@ def test_genes_in_another_order_in_another_file(tmp_path):
 
 
 def test_folds_by_a_category(stored):
-    path, oracle = stored
+    path, _oracle = stored
     for train, valid in kfold(path, 2, group="obs/batch"):
         groups = [set(H5Dataset(path, ["obs/batch"], each)[:]["obs/batch"]) for each in (train, valid)]
         assert not groups[0] & groups[1]
@@ -326,7 +326,7 @@ def test_loom_is_refused_by_name(tmp_path):
         file["matrix"], file["row_attrs/Gene"], file["col_attrs/CellID"] = np.zeros((4, 9)), [b"g"] * 4, [b"c"] * 9
         file.create_group("layers")
     for columns in (None, ["matrix"]):
-        with pytest.raises(UnsupportedColumnError, match="loom file.*axes='reversed'"):
+        with pytest.raises(UnsupportedColumnError, match=r"loom file.*axes='reversed'"):
             H5Dataset(tmp_path / "a.loom", columns)
 
 
