@@ -119,7 +119,8 @@ class SparseBatch:
 
     def check_bounds(self) -> None:
         """Raise unless all positions are inside a row: numpy and torch would write elsewhere without an error."""
-        if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < self.width:
+        # Without a sign, a negative number is larger than all others.
+        if len(self.indices) and int(self.indices.view(f"u{self.indices.itemsize}").max()) >= self.width:
             wrong = self.indices[(self.indices < 0) | (self.indices >= self.width)][0]
             raise RowIndexError(f"sparse rows: expected positions from 0 to {self.width - 1}, found {wrong}")
 

@@ -226,6 +226,17 @@ class H5Dataset(BatchedDataset):
         """Whether a subclass makes samples or batches itself."""
         return is_changed(self)
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether rows are ranges of longer arrays that are stored in chunks, such as those of a sparse matrix."""
+        kinds = {"sparse", "ragged"}
+        return any(spec.kind in kinds and self._index.chunk_rows[spec.name] > 1 for spec in self._specs)
+
+    @property
+    def has_dense_batches(self) -> bool:
+        """Whether batches are made dense of rows of a sparse matrix."""
+        return any(spec.dense for spec in self._sparse.values())
+
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
         return self._source.plan.row_ids(check_indices(indices, len(self), "row_ids"))

@@ -320,6 +320,8 @@ class DirectColumn:
             repeats = _Repeats.of(chunks)
         spans = fetch_spans(chunks.offsets, chunks.sizes)
         work = _DecodeWork(chunks, out, as_bytes(out) if whole.any() else out, whole.tolist(), repeats)
+        if isinstance(chunks.request, RunRequest):
+            work.pieces = _Pieces(chunks, self._grid.chunk_shape)
         is_long = self._chunk_bytes >= _SHARED_CHUNK_BYTES
         begins, ends, job = work.begins, work.ends, LongFetch if is_long else Fetch
         jobs: list[Job] = [
@@ -342,7 +344,9 @@ class DirectColumn:
                 decode(stored[work.begins[i] - low : work.ends[i] - low], work.masks[i], chunk, worker.between)
             except DecodeError as exc:
                 raise self._corrupt(work.chunks, i, str(exc)) from exc
-            if not work.whole[i]:
+            if work.pieces is not None and not work.whole[i]:
+                work.pieces.copy(chunk.view(self._layout.stored_dtype), i, work.out)
+            elif not work.whole[i]:
                 self._scatter(chunk, work.chunks, i, work.out)
         if work.repeats is not None:
             work.repeats.copy(start, stop, work.flat.reshape(-1, row_bytes))
@@ -352,9 +356,7 @@ class DirectColumn:
         grid, number = self._grid, int(chunks.numbers[i])
         values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
         run = chunks.run(i)
-        if isinstance(run, RunRequest):
-            run.copy(values, grid.first_row(number), out)
-            return
+        assert not isinstance(run, RunRequest)
         rows, places = run.indices(grid.first_row(number))
         if self._by_row:
             out[places] = values[rows]
@@ -394,7 +396,27 @@ class _DecodeWork:
         self.begins: list[int] = chunks.offsets.tolist()
         self.ends: list[int] = (chunks.offsets + chunks.sizes).tolist()
         self.masks: list[int] = chunks.masks.tolist()
+        self.pieces: _Pieces | None = None
         self.places: list[int] = chunks.request.places_of(chunks.runs.start).tolist()
+
+
+class _Pieces:
+    """The pieces of runs that chunks hold, as Python lists."""
+
+    def __init__(self, chunks: TouchedChunks, chunk_shape: tuple[int, ...]) -> None:
+        pieces = chunks.pieces()
+        self._shape = chunk_shape if len(chunk_shape) > 1 else None
+        self._begins: list[int] = (pieces.firsts % chunk_shape[0]).tolist()
+        self._counts: list[int] = pieces.counts.tolist()
+        self._places: list[int] = pieces.places.tolist()
+        self._starts: list[int] = np.concatenate([[0], np.cumsum(chunks.lengths)]).tolist()
+
+    def copy(self, values: np.ndarray, i: int, out: np.ndarray) -> None:
+        """Copy the pieces of chunk i, whose values these are, to their places."""
+        values = values if self._shape is None else values.reshape(self._shape)
+        for at in range(self._starts[i], self._starts[i + 1]):
+            begin, place, count = self._begins[at], self._places[at], self._counts[at]
+            out[place : place + count] = values[begin : begin + count]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -81,13 +81,6 @@ class RunRequest:
         """Return the places of the first rows of the pieces at positions `at`."""
         return self.places[at]
 
-    def copy(self, values: np.ndarray, first: int, out: np.ndarray) -> None:
-        """Copy the rows to their places from an array that begins with row `first`."""
-        for begin, place, count in zip(
-            (self.firsts - first).tolist(), self.places.tolist(), self.counts.tolist(), strict=True
-        ):
-            out[place : place + count] = values[begin : begin + count]
-
     def fill(self, out: np.ndarray, value: object) -> None:
         """Fill the places with one value."""
         for place, count in zip(self.places.tolist(), self.counts.tolist(), strict=True):

@@ -164,7 +164,8 @@ class CsrColumn:
 
     def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
         """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
-        if not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < self.width:
+        # Without a sign, a negative number is larger than all others: one look at them finds both.
+        if not len(indices) or int(indices.view(f"u{indices.itemsize}").max()) < self.width:
             return
         at = int(np.flatnonzero((indices < 0) | (indices >= self.width))[0])
         row = int(rows[int(np.searchsorted(indptr, at, side="right")) - 1])
