@@ -248,7 +248,7 @@ class FileRows:
     def _awkward(self, name: str, encoding: Encoding) -> Column:
         """Return an array of awkward with one level of lists."""
         keys: list[str] = []
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             form: Any = json.loads(encoding.text)
             if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
                 keys = [f"{form['form_key']}", f"{form['content']['form_key']}"]
@@ -302,7 +302,12 @@ class FileRows:
         where = f"{self._reader.path}: sparse matrix {name!r}"
         shape = encoding.shape
         if not shape:
-            shape = matrix_shape(self._reader.read([f"{name}/shape"])[f"{name}/shape"].tolist(), f"{where}: its shape")
+            layout = self._dataset(f"{name}/shape")
+            if layout.shape != (2,) or layout.dtype.kind not in "iu":
+                raise CorruptFileError(
+                    f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
+                )
+            shape = matrix_shape(self._reader.read([layout.name])[layout.name], f"{where}: its shape")
         if encoding.kind == "csr":
             rows, width = shape
         else:
