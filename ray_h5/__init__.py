@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ray_h5.planning.rows.column_kinds import csr, ragged
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
+    from ray_h5.planning.tables.sidecar import Sidecar
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     )
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
@@ -73,6 +75,7 @@ _HOMES = {
     "RowReader": "ray_h5.hdf5.reader",
     "Sample": "ray_h5.torch_data.reading.samples",
     "Shuffle": "ray_h5.planning.epoch.shuffle",
+    "Sidecar": "ray_h5.planning.tables.sidecar",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
@@ -93,6 +96,7 @@ _HOMES = {
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
     "make_train_val_indices": "ray_h5.torch_data.compat.split",
+    "mix": "ray_h5.torch_data.mixed",
     "quiet": "ray_h5.ray_data.quiet",
     "ragged": "ray_h5.planning.rows.column_kinds",
     "read_h5": "ray_h5.ray_data.api",
@@ -124,6 +128,7 @@ __all__ = [
     "RowReader",
     "Sample",
     "Shuffle",
+    "Sidecar",
     "SpecAugment",
     "Standardize",
     "WeightedSampler",
@@ -144,6 +149,7 @@ __all__ = [
     "kfold",
     "loader",
     "make_train_val_indices",
+    "mix",
     "quiet",
     "ragged",
     "read_h5",

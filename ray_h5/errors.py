@@ -32,6 +32,7 @@ __all__ = [
     "RowIndexError",
     "SchemaMismatchError",
     "StaleIndexError",
+    "TableError",
     "TransientIOError",
     "TruncatedFileError",
     "UnknownColumnError",
@@ -133,6 +134,10 @@ class ExternalDataError(RayH5Error, PermissionError):
 
 class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that does not exist."""
+
+
+class TableError(RayH5Error, ValueError):
+    """A table beside the files cannot be read as CSV or Parquet."""
 
 
 class CastError(RayH5Error, ValueError):

@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
 
 
 def test_bench_sparse_runs_without_the_libraries_of_others(folder, monkeypatch):
-    monkeypatch.setattr(sparse_reads.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sparse_reads.importlib.util, "find_spec", lambda _: None)
     results = sparse.bench_sparse(BenchOptions(size=0.005, folder=folder))
     found = {(each.case, each.baseline): each for each in results}
     for label in ("gzip", "plain"):

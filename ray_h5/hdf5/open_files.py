@@ -16,6 +16,7 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import h5py
+import numpy as np
 
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
@@ -29,6 +30,7 @@ from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.encodings import Encoding, Form
+from ray_h5.hdf5.metadata.group_attributes import attributes_of
 from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, translated
@@ -164,6 +166,11 @@ class OpenFile:
         """Return the groups that match a pattern, and the errors of columns that cannot be read."""
         with self.library() as library:
             return read_group_table(library.tree, pattern, columns, self._size())
+
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group."""
+        with self.library() as library, translated(self.path, "reading its attributes"):
+            return attributes_of(library.tree.enter()[0], self.path, names)
 
     def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         layout = self.column(name, library)

@@ -324,6 +324,13 @@ class RowReader:
         """
         return self._retrying(lambda: self._file().group_table(pattern, columns))
 
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group that names are relative to: an array of one number each, or a text.
+
+        Errors as in `ray_h5.hdf5.metadata.group_attributes.attributes_of`.
+        """
+        return self._retrying(lambda: self._file().attributes(names))
+
     def plan(self, read: FileRead) -> Extents:
         """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
         file = self._file()

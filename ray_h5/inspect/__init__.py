@@ -25,7 +25,9 @@ def add_inspect(subparsers: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument(
-        "--shuffle", metavar="UNIT", help="show what a shuffle costs: auto, rows, chunks, files or balance:COLUMN"
+        "--shuffle",
+        metavar="UNIT",
+        help="show what a shuffle costs: auto, rows, chunks, files, balance:COLUMN, weights:COLUMN or by_length:COLUMN",
     )
     parser.set_defaults(run=run)
 

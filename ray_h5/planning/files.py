@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.reading.casting import as_casting
@@ -17,6 +17,8 @@ from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
+from ray_h5.planning.tables.build import index_with_tables
+from ray_h5.planning.tables.sidecar import Sidecar, as_attrs, as_sidecars
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class FileOptions:
         The casts while columns are read.
     local_only : bool
         Whether only this node has the files.
+    sidecars : tuple of Sidecar
+        Tables beside the files.
+    attrs : mapping of str to str
+        Columns that are attributes of the files.
     """
 
     paths: Sequence[str]
@@ -42,6 +48,8 @@ class FileOptions:
     index_dir: str | None
     cast: Cast
     local_only: bool
+    sidecars: tuple[Sidecar, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -60,6 +68,8 @@ class FileOptions:
         rows: object = None,
         windows: object = None,
         columns: object = None,
+        sidecar: object = None,
+        attrs: object = (),
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
 
@@ -80,9 +90,14 @@ class FileOptions:
         scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), made)
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
-        return cls(files, scope, folder, Cast(dict(dtypes or {}), as_casting(casting)), is_local_only(given))
+        tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
+        cast = Cast(dict(dtypes or {}), as_casting(casting))
+        return cls(files, scope, folder, cast, is_local_only(given), tables, attributes)
 
     def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
         lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
-        return build_index(self.paths, split_columns(columns)[0], lookup, self.cast)
+        names = split_columns(columns)[0]
+        if not self.sidecars and not self.attrs:
+            return build_index(self.paths, names, lookup, self.cast)
+        return index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)

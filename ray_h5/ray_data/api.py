@@ -16,6 +16,7 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits
@@ -32,6 +33,8 @@ def read_h5(
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
+    sidecar: Sidecar | Sequence[Sidecar] | None = None,
+    attrs: Sequence[str] | Mapping[str, str] = (),
     shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
@@ -75,6 +78,11 @@ def read_h5(
         index of the first axis.
     windows : Windows, optional
         A row is a step of an episode, with the values at some offsets from it; see `ray_h5.Windows`.
+    sidecar : Sidecar, or sequence of them, optional
+        Tables in CSV or Parquet beside the files, whose columns join the rows; see `ray_h5.Sidecar`.
+    attrs : sequence of str, or mapping of str to str, optional
+        Attributes of each file, or of `group` in it, that are columns: each holds one number or one text. A mapping
+        gives them other names: ``{"rate": "fs"}``. Attributes of groups that are rows: ``Groups(..., attrs=...)``.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
@@ -159,6 +167,8 @@ def read_h5(
         group=group,
         rows=rows,
         windows=windows,
+        sidecar=sidecar,
+        attrs=attrs,
         shuffle=shuffle,
         tail=tail,
         tail_rows=tail_rows,
@@ -191,6 +201,8 @@ def build_index(
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
+    sidecar: Sidecar | Sequence[Sidecar] | None = None,
+    attrs: Sequence[str] | Mapping[str, str] = (),
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
     predicate_columns: Sequence[str] = (),
@@ -207,7 +219,7 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, dtypes, casting, allow_external, filesystem, file_extensions,
+    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, file_extensions,
     ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
@@ -230,6 +242,8 @@ def build_index(
         group=group,
         rows=rows,
         windows=windows,
+        sidecar=sidecar,
+        attrs=attrs,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

@@ -31,6 +31,7 @@ from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
@@ -96,6 +97,8 @@ class H5Datasource(Datasource):
         group: str = "/",
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        sidecar: Sidecar | Sequence[Sidecar] | None = None,
+        attrs: Sequence[str] | Mapping[str, str] = (),
         shuffle: ShuffleLike = None,
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
@@ -126,6 +129,8 @@ class H5Datasource(Datasource):
             group=group,
             rows=rows,
             windows=windows,
+            sidecar=sidecar,
+            attrs=attrs,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,
@@ -140,7 +145,7 @@ class H5Datasource(Datasource):
         self._index = files.index(columns, in_tasks)
         warn_of_surprises(self._index, columns)
         self._delivered = self._index.delivered
-        self._columns = {name: self._delivered[name] for name in self._index.columns}
+        self._columns = {name: self._delivered[name] for name in self._index.names}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
@@ -187,7 +192,7 @@ class H5Datasource(Datasource):
     def rows_once(self) -> H5Datasource:
         """Return a datasource that reads each selected row once: without tail, weights and name."""
         clone = copy.copy(self)
-        clone._shuffle = None if self._shuffle is None else self._shuffle.without_weights()
+        clone._shuffle = None if self._shuffle is None else self._shuffle.once()
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 
@@ -201,6 +206,7 @@ class H5Datasource(Datasource):
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
+        clone._names = tuple(name for name in clone._names if name not in self._index.joined.specs)
         return clone
 
     def as_not_resumable(self) -> H5Datasource:

@@ -32,6 +32,8 @@ from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch
+from ray_h5.planning.tables.joined import no_value
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
@@ -82,6 +84,10 @@ class H5Dataset(BatchedDataset):
         What a row is: an HDF5 group, or an index of several leading axes. By default an index of the first axis.
     windows : Windows, optional
         A sample is a step of an episode, with the values at some offsets from it.
+    sidecar : Sidecar, or sequence of them, optional
+        Tables beside the files, whose columns join the samples; see `ray_h5.Sidecar`.
+    attrs : sequence of str, or mapping of str to str, optional
+        Attributes of each file, or of its group, that are columns.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
     casting : {"checked", "unsafe"}
@@ -138,6 +144,8 @@ class H5Dataset(BatchedDataset):
         group: str = "/",
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        sidecar: Sidecar | Sequence[Sidecar] | None = None,
+        attrs: Sequence[str] | Mapping[str, str] = (),
         dtypes: Mapping[str, object] | None = None,
         casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
@@ -155,6 +163,8 @@ class H5Dataset(BatchedDataset):
             group=group,
             rows=rows,
             windows=windows,
+            sidecar=sidecar,
+            attrs=attrs,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,
@@ -182,7 +192,7 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index(columns)
         warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
-        self._specs = [delivered[name] for name in self._index.columns]
+        self._specs = [delivered[name] for name in self._index.names]
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
@@ -190,6 +200,9 @@ class H5Dataset(BatchedDataset):
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
+        joined = plan.joined
+        if joined is not None and (found := joined.without_value(plan.files, plan.selection)) is not None:
+            raise no_value(found[0], plan.files.where(found[1]))
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 

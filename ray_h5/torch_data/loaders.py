@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.hdf5.reading.turn import turn_of_this_thread
 from ray_h5.options import as_integer
 from ray_h5.planning.padding import PadLike
 from ray_h5.planning.paths import PathLike
@@ -159,7 +160,7 @@ class H5DataLoader(DataLoader[Any]):
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_made = is_plain and not self._grows
             read = partial(self._read, self._whole if is_made else _unchanged)
-            reads = self._in_threads(read) if self.threads else map(read, self._calls())
+            reads = self._in_threads(read) if self.threads else self._in_this_thread(read)
             finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
@@ -244,9 +245,9 @@ class H5DataLoader(DataLoader[Any]):
         calls, in_time = _with_later(self._calls(), self.threads), True
 
         def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
-            if later is not None:
-                self.dataset.will_read(_indices(later))
-            return read(call)
+            # One thread at a time plans and reads small rows: see `Turn`.
+            with turn_of_this_thread().kept():
+                return self._announced(read, call, later)
 
         at_exit = sys.is_finalizing
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=copy_alone)
@@ -270,6 +271,20 @@ class H5DataLoader(DataLoader[Any]):
             # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
             if not at_exit():
                 pool.shutdown(wait=in_time, cancel_futures=True)
+
+    def _in_this_thread(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
+        return (self._announced(read, *each) for each in _with_later(self._calls(), 1))
+
+    def _announced(
+        self,
+        read: Callable[[list[list[int]]], list[_ReadBatch]],
+        call: list[list[int]],
+        later: list[list[int]] | None,
+    ) -> list[_ReadBatch]:
+        """Read some batches; `later` is what this thread reads next."""
+        if later is not None:
+            self.dataset.will_read(_indices(later))
+        return read(call)
 
     def _read(self, make: Callable[[Any], Any], call: list[list[int]]) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
@@ -359,7 +374,7 @@ def loader(
 
     Parameters
     ----------
-    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, or paths
+    source : H5Dataset, a ConcatDataset, Subset or `mix` of H5Datasets, or paths
         The samples.
     batch_size : int
         Samples of a batch, on each rank.
@@ -398,8 +413,6 @@ def loader(
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
         dataset = as_h5(source)
         if pad is not None:
-            if not isinstance(dataset, H5Dataset):
-                raise OptionError(f"pad={pad!r}: of a joined dataset, give pad= to each H5Dataset(...)")
             dataset = dataset.with_padding(pad)
     else:
         dataset = H5Dataset(source, pad=pad, **options)

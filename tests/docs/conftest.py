@@ -22,6 +22,9 @@ def made(tmp_path_factory):
             file[f"sample_{i}/y"] = i
     write_episodes(folder)
     write_cells(folder)
+    patients = range(ROWS * 4 // 10)
+    lines = [f"patient_{number:04d},{('benign', 'malignant')[number % 2]}" for number in patients]
+    (folder / "labels.csv").write_text("\n".join(["patient,diagnosis", *lines, ""]))
     return folder
 
 
@@ -82,6 +85,8 @@ def write_run(path, number):
                 file.create_dataset(name, data=values, chunks=(1, *values.shape[1:]), compression="lzf")
             else:
                 file[name] = values
+        file.attrs["site"] = "ABC"[number % 3]
+        file.attrs["sampling_rate"] = 250.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy as np
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.reading.ahead import ReadAhead
-from ray_h5.hdf5.reading.turn import Turn
+from ray_h5.hdf5.reading.turn import Turn, turn_of_this_thread
 from ray_h5.storage.byte_source import ByteSource
 
 
@@ -61,7 +61,7 @@ class Worker:
     """The buffers that one thread reuses while it reads, and its counts."""
 
     ahead: ReadAhead = field(default_factory=ReadAhead)
-    turn: Turn = field(default_factory=Turn)
+    turn: Turn = field(default_factory=turn_of_this_thread)
     stats: ReadStats = field(default_factory=ReadStats)
     _buffers: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -83,8 +83,7 @@ class Worker:
         if ahead.times.waits_long:
             self.turn.give_up()
         if ahead.is_due(stats.requests):
-            with self.turn.paused():
-                ahead.hint()
+            ahead.hint()
         ahead.read_into(byte_source, offset, buffer.data)
 
     def buffer(self, name: str, nbytes: int) -> np.ndarray:
@@ -225,6 +224,7 @@ def run_jobs(jobs: Sequence[Job], threads: int, ahead: ReadAhead | None = None) 
 def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
     """Run jobs in this thread, the short ones in turn with other threads of the process that read."""
     turn, times = worker.turn, worker.ahead.times
+    was_held = turn.is_held
     try:
         for job in jobs:
             if not getattr(job, "is_short", False):
@@ -233,7 +233,8 @@ def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
                 turn.take()
             job(worker)
     finally:
-        turn.give_up()
+        if not was_held:
+            turn.give_up()
     return worker.stats
 
 

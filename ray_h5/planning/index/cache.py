@@ -33,7 +33,7 @@ _PIECE_BYTES = 64 << 20
 """The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 8
+_VERSION = 9
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 

@@ -117,10 +117,13 @@ class Question:
         The columns to look at; None for all that can be read as rows.
     values : tuple of ColumnSpec
         Scalar and virtual columns whose values are wanted.
+    attributes : tuple of str
+        Attributes of the group that names are relative to.
     """
 
     columns: tuple[str, ...] | None = None
     values: tuple[ColumnSpec, ...] = ()
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ class FileFacts:
         The values of scalar and virtual columns that were read, one value a row.
     table : RowTable, optional
         What is known of the rows, if they do not lie along the first axis.
+    attributes : mapping of str to pyarrow.Array
+        The attributes that were read, one value each.
     """
 
     path: str
@@ -158,6 +163,7 @@ class FileFacts:
     sought: SourceStates = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
+    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
 
     @property
     def state(self) -> FileState:
@@ -178,6 +184,8 @@ class FileFacts:
         """Return whether these facts answer `question`, so that nothing has to be read."""
         asked = question.columns if question.columns is not None else self.listing
         if asked is None or not all(name in self.columns for name in asked):
+            return False
+        if not self.attributes.keys() >= set(question.attributes):
             return False
         return not question.values or not self.absent(question)
 
@@ -230,6 +238,7 @@ class FileFacts:
             sought=known.sought,
             values={**self.values, **found.values},
             table=found.table or self.table,
+            attributes={**self.attributes, **found.attributes},
         )
 
     def holds(self, other: FileFacts) -> bool:
@@ -241,6 +250,7 @@ class FileFacts:
             and self.columns.keys() >= other.columns.keys()
             and self.values.keys() >= other.values.keys()
             and (other.table is None or (self.table is not None and self.table.holds(other.table)))
+            and self.attributes.keys() >= other.attributes.keys()
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
@@ -284,6 +294,7 @@ def _learn(facts: FileFacts | None, path: str, question: Question, scope: Scope,
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
+        facts = _learn_attributes(facts, reader, question.attributes)
         return facts if isinstance(reader, RowReader) else replace(facts, table=reader.table)
 
 
@@ -331,6 +342,24 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     facts = facts.described(finder.find(read_for(spec.name)))
     values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})
+
+
+def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    absent = [name for name in names if name not in facts.attributes]
+    if not absent:
+        return facts
+    base = reader.base if isinstance(reader, RowView) else reader
+    found = dict(facts.attributes)
+    for name, value in base.attributes(absent).items():
+        try:
+            found[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{facts.path}: attribute {name!r} holds {value!r}, which is not UTF-8; leave it out of attrs=[...]"
+            ) from None
+        if isinstance(value, bytes):
+            found[name] = found[name].cast(pa.large_string())
+    return replace(facts, attributes=found)
 
 
 def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:

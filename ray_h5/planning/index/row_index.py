@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import islice
@@ -34,6 +34,7 @@ from ray_h5.planning.rows.range_columns import chunk_group_starts
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.tables.joined import Joined
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import check_regular_file, identity_now
 
@@ -65,6 +66,10 @@ class RowIndex(ComparedByContent):
         What was looked up since: the one part that changes. It is no part of the value.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
+    joined : Joined
+        Tables beside the files, whose columns the rows have too.
+    chosen : tuple of str
+        The columns that are delivered, of files and of tables, in order; empty for `columns`.
     """
 
     files: FileTable
@@ -74,6 +79,13 @@ class RowIndex(ComparedByContent):
     cast: Cast = field(default_factory=Cast)
     found: FoundCell = field(default_factory=FoundCell, repr=False, compare=False)
     tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
+    joined: Joined = field(default_factory=Joined, repr=False)
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are delivered, in order."""
+        return self.chosen or tuple(self.columns)
 
     @property
     def num_rows(self) -> int:
@@ -133,6 +145,7 @@ class RowIndex(ComparedByContent):
         """
         known = {**{name: virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.value.columns}
         known.update(self.columns)
+        known.update(self.joined.specs)
         absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
@@ -145,8 +158,9 @@ class RowIndex(ComparedByContent):
 
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
-        """The specs, as they are delivered, of `columns` and of other columns that are cast for predicates."""
-        return {name: self.cast(spec) for name, spec in self.find([*self.columns, *self.cast.dtypes]).items()}
+        """The specs, as they are delivered, of all `names` and of other columns that are cast for predicates."""
+        names = [*self.names, *self.columns, *self.cast.dtypes]
+        return {name: self.cast(spec) for name, spec in self.find(names).items()}
 
     def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """Return the values of columns that predicates may name, as they are delivered; see `small_columns`.
@@ -186,7 +200,11 @@ class RowIndex(ComparedByContent):
 
     def _compute(self, columns: Sequence[ColumnSpec]) -> None:
         """Find the virtual columns that are not computed file by file."""
+        beside = self.joined.specs
         for spec in columns:
+            if spec.name in beside and spec not in self.found.value.values:
+                found = {spec: self.joined.of_all_rows(spec, self.files)}
+                self.found.update(partial(Found.with_values, values=found))
             column, criterion = parse_virtual(spec.name) or ("", None)
             if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
                 values = compute_from_index(self, column, criterion)
@@ -239,6 +257,7 @@ def build_index(
     columns: Sequence[str] | None = None,
     lookup: Lookup | None = None,
     cast: Cast | None = None,
+    beside: Collection[str] = (),
 ) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
 
@@ -252,6 +271,8 @@ def build_index(
         How facts of files are looked up.
     cast : Cast, optional
         The casts while columns are read. The dtypes of columns that are cast may differ between files.
+    beside : collection of str
+        Columns that are not in the files.
 
     Raises
     ------
@@ -270,7 +291,7 @@ def build_index(
         index = _build(paths, wanted, lookup, cast)
     except (NotHDF5Error, SchemaMismatchError) as exc:
         index = _without_empty(paths, wanted, lookup, cast, exc)
-    index.find(list(index.cast.dtypes))  # raises for a column that no file has
+    index.find([name for name in index.cast.dtypes if name not in beside])  # raises for a column that no file has
     return index
 
 

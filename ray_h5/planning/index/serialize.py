@@ -49,10 +49,14 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "sought": [sources[source] for source in facts.sought],
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
+        "attributes": list(facts.attributes),
     }
     described["table"], arrays = table_to_parts(facts.table, _dtype_to_json)
     # A table of one row, with a list in each column: the lengths of columns may differ.
-    columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in [*facts.values.values(), *arrays]]
+    columns = [
+        pa.LargeListArray.from_arrays([0, len(array)], array)
+        for array in [*facts.values.values(), *facts.attributes.values(), *arrays]
+    ]
     fields = [(f"{i}", column.type) for i, column in enumerate(columns)]
     schema = pa.schema(fields, metadata={"ray_h5": json.dumps(described)})
     sink = pa.BufferOutputStream()
@@ -87,8 +91,10 @@ def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
 def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFacts:
     columns = [_column_from_json(*parts) for parts in described["columns"]]
     specs = [_spec_from_json(spec) for spec in described["values"]]
-    if table.num_columns < len(specs) or table.num_rows != min(table.num_columns, 1):
-        raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
+    named = described["attributes"]
+    known = len(specs) + len(named)
+    if table.num_columns < known or table.num_rows != min(table.num_columns, 1):
+        raise ValueError(f"expected {known} columns of values, found {table.num_columns}")
     arrays = [column.chunk(0)[0].values for column in table.columns]
     size = described["identity"][0]
     listing = described["listing"]
@@ -102,8 +108,20 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         tuple(Origin(tuple(names), _chosen(sources, numbers)) for names, numbers in described["origins"]),
         _chosen(sources, described["sought"]),
         dict(zip(specs, arrays, strict=False)),
-        table_from_parts(described["table"], arrays[len(specs) :], _dtype_from_json, size),
+        table_from_parts(described["table"], arrays[known:], _dtype_from_json, size),
+        _attributes(named, arrays[len(specs) : known]),
     )
+
+
+def _attributes(names: list[Any], arrays: Sequence[pa.Array]) -> dict[str, pa.Array]:
+    for name, array in zip(names, arrays, strict=True):
+        kind = array.type
+        is_plain = pa.types.is_large_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind)
+        if not isinstance(name, str) or len(array) != 1 or array.null_count:
+            raise ValueError(f"attribute {name!r}: {len(array)} values")
+        if not (is_plain or pa.types.is_floating(kind)):
+            raise ValueError(f"attribute {name!r}: no attribute is of type {kind}")
+    return dict(zip(names, arrays, strict=True))
 
 
 def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, FileIdentity | None]:

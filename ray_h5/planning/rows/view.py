@@ -42,6 +42,10 @@ EPISODE = "episode"
 """A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
 
 
+GROUP = "group"
+"""A column with the path of the group of each row, for tables beside the files. No file needs to have it."""
+
+
 class RowView:
     """The rows of one file, as a row kind defines them.
 
@@ -73,6 +77,7 @@ class RowView:
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
         self._space: Space = _space_of(reader, kind, windows, table, columns)
+        self._rows_are_groups = isinstance(kind, Groups)
 
     @property
     def path(self) -> str:
@@ -125,7 +130,7 @@ class RowView:
         """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
         found: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
-        self._space.prepare(name for name in wanted if name != EPISODE)
+        self._space.prepare(name for name in wanted if name not in {EPISODE, GROUP})
         for name in wanted:
             try:
                 found[name] = self._described(name)
@@ -145,17 +150,16 @@ class RowView:
         try:
             return self._space.column(name)
         except UnknownColumnError:
-            if name != EPISODE:
-                raise
-        return self._episode()
+            if name == EPISODE or (name == GROUP and self._rows_are_groups):
+                return self._episode(name, f"{self.path}:".encode() if name == EPISODE else b"")
+            raise
 
-    def _episode(self) -> ValuesColumn:
-        names = self._space.episode_names()
-        texts = np.array([*(f"{self.path}:".encode() + name for name in names), None], object)[:-1]
+    def _episode(self, name: str, prefix: bytes) -> ValuesColumn:
+        texts = np.array([*(prefix + each for each in self._space.episode_names()), None], object)[:-1]
         if isinstance(space := self._space, WindowRows):
-            return ValuesColumn(EPISODE, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
+            return ValuesColumn(name, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
         if isinstance(self._space, GroupRows):
-            return ValuesColumn(EPISODE, "string", lambda rows: texts[rows], np.dtype(object))
+            return ValuesColumn(name, "string", lambda rows: texts[rows], np.dtype(object))
         raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups and Windows")
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
