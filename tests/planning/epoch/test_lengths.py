@@ -1,6 +1,7 @@
 """Rows by length: orders whose batches need little padding, and which have each row as often as without."""
 
 import pickle
+import tracemalloc
 from collections import Counter
 from itertools import chain, pairwise
 
@@ -161,6 +162,20 @@ def test_the_passes_of_a_long_epoch_are_sorted_one_by_one():
     shuffle = Shuffle("rows", 3, by_length=np.arange(100), rows_per_epoch=300)
     found = plain_order(100, shuffle).selected_indices(np.arange(300), 0).reshape(3, 100)
     assert all(sorted(each) == list(range(100)) for each in found.tolist())
+
+
+def test_a_plan_holds_lengths_in_few_bytes():
+    lengths = np.random.default_rng(1).integers(1, 1000, 4_000_000, np.int32)
+    shuffle = Shuffle("rows", 3, by_length=lengths)
+    tracemalloc.start()
+    try:
+        order = plain_order(len(lengths), shuffle)
+        assert order.runs.lengths.nbytes == 2 * len(lengths)
+        order.selected_indices(np.arange(100_000, 110_000), 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 2 * len(lengths) + (16 << 20)  # and a window
 
 
 def test_lengths_that_are_all_the_same_or_zero():
