@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.planning.epoch.blocks import Tail
-from ray_h5.planning.epoch.cost import describe
+from ray_h5.planning.epoch.cost import describe, shuffle_effect
 from ray_h5.planning.epoch.lengths import default_run_rows
 from ray_h5.planning.epoch.order import plain_order
 from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.position import Position, Remainder, position_of, resume
+from ray_h5.planning.epoch.position import Position, Remainder, position_of, read_block, resume
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.epoch.weights import balance
 from tests.planning.kit import plan_files
@@ -112,6 +112,16 @@ def test_windows_are_those_of_the_order_without_lengths(files):
         assert sorted(one[start : start + 256]) == sorted(other[start : start + 256])
     some = plan_of(files, Shuffle("rows", 3, 500, by_length="n_frames"))
     assert sorted(epoch_of(some)[:500]) == sorted(epoch_of(plan_of(files, Shuffle("rows", 3)))[:500])
+
+
+@pytest.mark.parametrize("window_rows", [None, 256])
+def test_by_chunks_each_chunk_is_still_decoded_about_once(files, window_rows):
+    plan = plan_of(files, Shuffle("chunks", 3, window_rows, by_length="n_frames"))
+    blocks = Remainder().block_layout(plan).num_blocks
+    decoded = sum(read_block(plan, Remainder(), block).rows.stats.chunks_decoded for block in range(blocks))
+    chunks = sum(-(-rows // 16) for rows in SIZES)
+    assert chunks <= decoded <= chunks + blocks + 2  # a chunk may be in two windows
+    assert shuffle_effect(plan, 16).reads_per_byte < 1.1
 
 
 def test_lengths_go_with_weights(files):
