@@ -9,12 +9,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 
-Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list", "ragged"]
+Kind = Literal[
+    "number", "bool", "string", "time", "binary", "struct", "list", "ragged", "sparse", "category", "optional"
+]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
-SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]
+SourceStates: TypeAlias = tuple[tuple[str, Identity | None], ...]
 """Other files that values come from, and their states; None for a missing file."""
 
 
@@ -24,13 +26,13 @@ class FileState:
 
     Attributes
     ----------
-    identity : FileIdentity
+    identity : Identity
         State of the file.
     sources : mapping of str to SourceStates
         The sources of columns, by column. Sources of other columns may be in any state.
     """
 
-    identity: FileIdentity
+    identity: Identity
     sources: Mapping[str, SourceStates] = field(default_factory=dict)
 
 
@@ -66,11 +68,13 @@ class ColumnLayout:
     ----------
     name : str
         Path of the dataset below the group.
-    kind : {"number", "bool", "string", "time", "binary", "struct", "list", "ragged"}
+    kind : Kind
         Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
         bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
         ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
-        object arrays of arrays ("list").
+        object arrays of arrays ("list"). Columns that are made of several datasets are object arrays:
+        of arrays ("ragged"), of rows of a sparse matrix ("sparse"), and of values or None ("category"
+        and "optional").
     shape : tuple of int
         Shape of the dataset, followed by the shape of its array type if it has one. The first axis
         is the row axis.
@@ -97,7 +101,7 @@ class ColumnLayout:
     user_block : int
         Size of the user block, which is before the HDF5 part of the file, in bytes. Versions of
         libhdf5 differ in whether offsets of chunks include it.
-    sources : tuple of (str, FileIdentity or None)
+    sources : tuple of (str, Identity or None)
         Other files that the values come from, through external links, virtual datasets or external
         storage. None is a missing file; it is used once it exists.
     direct : bool
@@ -106,6 +110,9 @@ class ColumnLayout:
         For numbers and booleans of a type that numpy does not have: a description of that type.
     ragged_shape : tuple of (int or None)
         For rows of varying shape ("ragged"): the shape of a row; None for axes along which rows differ.
+        For rows of a sparse matrix ("sparse"): their length.
+    dense : bool
+        For rows of a sparse matrix: whether batches of tensors are dense.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
@@ -128,6 +135,7 @@ class ColumnLayout:
     direct: bool = False
     odd_type: str = ""
     ragged_shape: tuple[int | None, ...] = ()
+    dense: bool = False
     path: str = field(default="", compare=False)
 
     @property
@@ -173,7 +181,7 @@ class FileLayout:
         The file.
     group : str
         The group that column names are relative to.
-    identity : FileIdentity
+    identity : Identity
         The state of the file that was read.
     columns : mapping of str to ColumnLayout
         The columns that can be read.
@@ -186,7 +194,7 @@ class FileLayout:
 
     path: str
     group: str
-    identity: FileIdentity
+    identity: Identity
     columns: Mapping[str, ColumnLayout]
     refused: Mapping[str, Exception]
     sought: SourceStates = ()

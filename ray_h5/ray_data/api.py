@@ -13,6 +13,7 @@ from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.tables.sidecar import Sidecar
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[ColumnLike] | None = None,
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
@@ -48,6 +49,7 @@ def read_h5(
     preserve_order: bool = True,
     allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
+    storage_options: Mapping[str, object] | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
     concurrency: int | None = None,
@@ -66,9 +68,11 @@ def read_h5(
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories (with their subdirectories) and globs. The files are sorted naturally (``f2`` before
-        ``f10``), without duplicates. ``local://`` before a path means that only this node has the file.
-    columns : sequence of str, optional
-        Names, such as ``"signal"`` or ``"obs/image"``. By default all columns.
+        ``f10``), without duplicates. ``local://`` before a path means that only this node has the file. Files in
+        stores have URLs: ``s3://``, ``gs://``, ``az://`` and ``https://``.
+    columns : sequence of str, csr or ragged, optional
+        Names, such as ``"signal"`` or ``"obs/image"``, and columns that are made of several datasets: `ray_h5.csr`,
+        `ray_h5.ragged`. By default all columns.
     group : str
         The HDF5 group that names are relative to.
     rows : Groups or Grid, optional
@@ -118,9 +122,13 @@ def read_h5(
         are refused.
     filesystem : pyarrow or fsspec file system, optional
         A local file system, or a subtree of one that relative paths start from.
+    storage_options : mapping of str to object, optional
+        How stores are reached, by the names that obstore has for them: ``region``, ``endpoint``, ``skip_signature``,
+        ``access_key_id``, ``timeout`` ... Without credentials here, those of the environment of each node are used.
+        ``allow_unversioned=True`` reads files for which a server gives no ETag.
     file_extensions : sequence of str, optional
-        Extensions of the files to take from directories and globs; None takes all. By default ``h5`` and ``hdf5``,
-        and all matches of a glob that has an extension of its own, such as ``*.nc``.
+        Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
+        ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist.
     concurrency : int, optional
@@ -182,6 +190,7 @@ def read_h5(
         allow_external=allow_external,
         threads=max(1, int(resources["num_cpus"] or 1)),
         filesystem=filesystem,
+        storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )
@@ -195,7 +204,7 @@ def read_h5(
 def build_index(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[ColumnLike] | None = None,
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
@@ -207,6 +216,7 @@ def build_index(
     index_dir: PathLike | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
+    storage_options: Mapping[str, object] | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> RowIndex:
@@ -217,8 +227,8 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, file_extensions,
-    ignore_missing_paths
+    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, storage_options,
+    file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
@@ -247,8 +257,10 @@ def build_index(
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,
+        storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
+        columns=columns,
     )
     index = files.index(columns, in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))

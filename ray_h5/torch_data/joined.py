@@ -60,6 +60,11 @@ class JoinedDataset(BatchedDataset):
         return max((part.row_bytes for part in self._parts), default=0)
 
     @property
+    def is_remote(self) -> bool:
+        """Whether files of one of them are in a store."""
+        return any(part.is_remote for part in self._parts)
+
+    @property
     def is_transformed(self) -> bool:
         """Whether a dataset has a transform."""
         return any(part.is_transformed for part in self._parts)

@@ -86,6 +86,20 @@ def test_the_order_is_that_of_ray(dataset, path):
         assert padding_of(list(loaded))[1] == expected
 
 
+def test_a_column_of_varying_shape_need_not_be_read(path, tmp_path):
+    found = H5Dataset(path, ["label"], rows=DEMOS).epoch_order(Shuffle(seed=7, by_length="actions")).runs
+    assert found.lengths.tolist() == LENGTHS.tolist()
+    with h5py.File(tmp_path / "null.h5", "w") as file:
+        for i in range(20):
+            file[f"g{i}/x"] = i
+            if i % 3:
+                file[f"g{i}/y"] = np.ones(i)
+    for columns in (["x"], ["y"], None):
+        dataset = H5Dataset(tmp_path / "null.h5", columns, rows=Groups("g*", missing="null"))
+        found = dataset.epoch_order(Shuffle(by_length="y")).runs
+        assert found.lengths.tolist() == [i if i % 3 else 0 for i in range(20)]
+
+
 def test_a_data_loader_and_processes(dataset):
     padded = dataset.with_padding(True)
     for workers in (0, 2):

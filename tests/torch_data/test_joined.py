@@ -229,3 +229,18 @@ def test_the_advice_for_a_dataset_with_its_own_order_names_no_sampler():
     with pytest.raises(OptionError, match=r"write DataLoader\(dataset, batch_size\)$"):
         loader(Stream())
     assert len(list(DataLoader(Stream(), 2))) == 3
+
+
+def test_complex_values_and_text_of_joined_datasets_are_padded_as_far_as_they_can_be(tmp_path):
+    for number, lengths in enumerate([(3, 3), (2, 5)]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for demo, length in enumerate(lengths):
+                file[f"demo_{demo}/z"] = np.full(length, 1 + 1j * length)
+                file[f"demo_{demo}/c"] = 1j * length
+                file[f"demo_{demo}/name"] = f"{length}"
+    options = {"columns": ["z", "c", "name"], "rows": Groups("demo_*")}
+    (batch,) = loader(ConcatDataset(each(sorted(tmp_path.iterdir()), **options)), 8, pad=True, shuffle=False)
+    assert batch["z"].shape == (4, 5)
+    assert batch["z_length"].tolist() == [3, 3, 2, 5]
+    assert torch.equal(batch["c"], torch.tensor([3j, 3j, 2j, 5j], dtype=torch.complex128))
+    assert batch["name"] == ["3", "3", "2", "5"]

@@ -15,7 +15,7 @@ from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.draws import hashed, uniform
 from ray_h5.planning.epoch.row_values import Option, check_length, columns_of, row_values
 from ray_h5.planning.epoch.shuffle import Shuffle, make_key, permute
-from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.index.row_index import RowIndex, build_index
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)
 """The purposes of keys; those of orders and draws are below."""
@@ -29,7 +29,7 @@ _WINDOW_ROWS = 64_000
 _RUN_ROWS = 640
 """The longest default run. Batches of 10, 16, 20, 32, 64, 80 and 128 rows divide it."""
 
-_LEAST_RUN_ROWS = 5
+_LEAST_RUN_ROWS, _LEAST_RUNS = 5, 5
 
 _LOOKED_AT = 1 << 20
 """How many lengths are looked at for the size of a block."""
@@ -70,8 +70,10 @@ class LengthRuns(ComparedByContent):
         """Return the selected index at each position of an epoch of `rows` rows."""
         found = np.empty(len(positions), np.int64)
         windows = positions // self.window_rows
-        for window in np.unique(windows).tolist():
-            here = windows == window
+        by_window = np.argsort(windows, kind="stable")  # fast where they ascend, which is usual
+        cuts = np.flatnonzero(np.diff(windows[by_window])) + 1
+        for here in np.split(by_window, cuts) if len(positions) else ():
+            window = int(windows[here[0]])
             start = window * self.window_rows
 
             def ordered(known: np.ndarray | None, start: int = start, window: int = window) -> np.ndarray:
@@ -175,7 +177,8 @@ def plain_runs(num_rows: int, shuffle: Shuffle, rows: int) -> LengthRuns:
 
 def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
     """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
-    window = sorted_window(rows, _WINDOW_ROWS) if window_rows is None else window_rows
+    # At most one pass over the rows: the copies of a row would be next to each other.
+    window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
     return LengthRuns(_small(lengths), window, run_rows or default_run_rows(min(window, rows)))
 
 
@@ -185,12 +188,12 @@ def sorted_window(rows: int, window_rows: int) -> int:
 
 
 def default_run_rows(window_rows: int) -> int:
-    """Return the rows of a run: 5 times a power of two, so that a window has at least three runs.
+    """Return the rows of a run: 5 times a power of two, so that a window has at least five runs.
 
     The batches of usual sizes, with two, five or ten in them, are then inside one run.
     """
     rows = _RUN_ROWS
-    while rows > _LEAST_RUN_ROWS and 3 * rows > window_rows:
+    while rows > _LEAST_RUN_ROWS and _LEAST_RUNS * rows > window_rows:
         rows //= 2
     return rows
 
@@ -206,6 +209,13 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
     """Return the lengths of all rows of a column of varying shape, which the tables of groups have; else None."""
     if not isinstance(name, str) or index.find([name])[name].kind != "ragged":
         return None
+    found = _segment_lengths(index, name)
+    if found is None:  # it is not read: its shapes are not known yet
+        found = _segment_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
+    return found
+
+
+def _segment_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     found = []
     for table in index.tables:
         groups = None if table is None else table.groups

@@ -84,7 +84,7 @@ def mixed_order(orders: Sequence[Order], shares: Sequence[Fraction], shuffle: Sh
         return Order(num_rows, mixed, draws=draws)
     runs = [order.runs for order in orders if order.runs is not None]
     lengths = np.concatenate([each.lengths for each in runs])
-    window = shuffle.window_rows or sorted_window(rows, sum(each.window_rows for each in runs))
+    window = shuffle.window_rows or sorted_window(min(rows, num_rows), sum(each.window_rows for each in runs))
     return Order(num_rows, mixed, draws=draws, runs=runs_of(lengths, shuffle.run_rows, rows, window))
 
 

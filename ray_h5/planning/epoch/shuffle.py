@@ -67,8 +67,7 @@ class Shuffle(ComparedByContent):
         shuffled. Each row comes as often as without. A column of varying shape has the lengths of its rows.
     run_rows : int, optional
         With `by_length`: rows of a run. A multiple of the batch size is best: then no batch has rows of two runs. By
-        default about a third of a window or less, and at most 640: batches of 10, 16, 20, 32, 64, 80 or 128 rows divide
-        that.
+        default at most a fifth of a window, and 640: batches of 10, 16, 20, 32, 64, 80 or 128 rows divide that.
     is_drawn : bool
         Whether a run that resumes replaces the seed by that of the run before. True if `seed` was None.
 
