@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
@@ -95,6 +96,7 @@ _HOMES = {
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
     "make_train_val_indices": "ray_h5.torch_data.compat.split",
+    "mix": "ray_h5.torch_data.mixed",
     "quiet": "ray_h5.ray_data.quiet",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
@@ -146,6 +148,7 @@ __all__ = [
     "kfold",
     "loader",
     "make_train_val_indices",
+    "mix",
     "quiet",
     "read_h5",
     "row_mask",

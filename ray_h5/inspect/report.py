@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.codecs.filters import describe_filter
-from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileState
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
 from ray_h5.planning.epoch.blocks import choose_block_rows
@@ -20,6 +20,7 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.storage.byte_source import ObjectIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,12 @@ class Report:
         return not self.unreadable and self.problem is None
 
 
-_BALANCE = "balance:"
+_BY_COLUMN: dict[str, Callable[[str], Shuffle]] = {
+    "balance": lambda names: Shuffle(weights=balance(names.split(","))),
+    "weights": lambda name: Shuffle(weights=name),
+    "by_length": lambda name: Shuffle(by_length=name),
+}
+"""Shuffles that are written with columns: ``balance:label``."""
 
 
 def inspect_files(
@@ -169,7 +175,8 @@ def inspect_files(
     files : FileOptions
         The files.
     shuffle : str, optional
-        Report what a shuffle costs: "auto", "rows", "chunks", "files", or "balance:" and columns, with commas between.
+        Report what a shuffle costs: "auto", "rows", "chunks", "files"; "weights:" or "by_length:" and a column; or
+        "balance:" and columns, with commas between.
     columns : sequence of str, optional
         The columns that `read_h5` delivers. The report of each file has all columns.
 
@@ -182,7 +189,7 @@ def inspect_files(
     errors: dict[str, RayH5Error] = {}
     for path in files.paths:
         try:
-            reports.append(_inspect_file(path, files.scope))
+            reports.append(_inspect_file(path, files.scope, files.states.get(path)))
         except RayH5Error as exc:
             errors[path] = exc
     if not reports:
@@ -202,8 +209,8 @@ def to_dict(report: Report) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report)}
 
 
-def _inspect_file(path: str, scope: Scope) -> FileReport:
-    with scope.open(path) as reader:
+def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
+    with scope.open(path, None if listed is None else FileState(listed)) as reader:
         layout = reader.layout
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
@@ -220,8 +227,8 @@ def _delivery(index: RowIndex) -> Delivery:
 
 
 def _shuffled(index: RowIndex, unit: str) -> str:
-    names = unit.removeprefix(_BALANCE)
-    shuffle = as_shuffle(unit) if names == unit else Shuffle(weights=balance(names.split(",")))
+    option, _, names = unit.partition(":")
+    shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
 

@@ -67,7 +67,7 @@ class H5Datasource(Datasource):
         As for `read_h5`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         The order of an epoch; None keeps the order of the files.
-    tail, tail_rows, filesystem, file_extensions, ignore_missing_paths
+    tail, tail_rows, filesystem, storage_options, file_extensions, ignore_missing_paths
         As for `read_h5`.
     include_paths, include_row_ids, include_row_keys : bool
         Add the columns `path`, `row_id` and `row_key`.
@@ -113,6 +113,7 @@ class H5Datasource(Datasource):
         allow_external: PathLike | Sequence[PathLike] = (),
         threads: int = 1,
         filesystem: object = None,
+        storage_options: Mapping[str, object] | None = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
     ) -> None:
@@ -135,6 +136,7 @@ class H5Datasource(Datasource):
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
+            storage_options=storage_options,
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
             threads=threads,
@@ -190,7 +192,7 @@ class H5Datasource(Datasource):
     def rows_once(self) -> H5Datasource:
         """Return a datasource that reads each selected row once: without tail, weights and name."""
         clone = copy.copy(self)
-        clone._shuffle = None if self._shuffle is None else self._shuffle.without_weights()
+        clone._shuffle = None if self._shuffle is None else self._shuffle.once()
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.folds import kfold
     from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
@@ -70,6 +71,7 @@ __all__ = [
     "kfold",
     "loader",
     "make_train_val_indices",
+    "mix",
     "row_mask",
     "where",
     "worker_init_fn",
@@ -121,6 +123,7 @@ _NAMES = {
         "H5DataLoader",
         "loader",
     ),
+    "torch_data.mixed": ("mix",),
     "torch_data.reading.samples": ("Sample",),
     "torch_data.samplers": ("OrderSampler",),
     "torch_data.weighted_sampler": ("WeightedSampler",),

@@ -98,6 +98,8 @@ class H5Dataset(BatchedDataset):
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one that relative paths start from.
+    storage_options : mapping of str to object, optional
+        How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5`` and ``hdf5``,
         and what a glob matches that names an ending itself, such as ``*.nc``.
@@ -150,6 +152,7 @@ class H5Dataset(BatchedDataset):
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
+        storage_options: Mapping[str, object] | None = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         cache_size: int = 0,
@@ -169,6 +172,7 @@ class H5Dataset(BatchedDataset):
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
+            storage_options=storage_options,
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
         )
@@ -214,6 +218,11 @@ class H5Dataset(BatchedDataset):
     def row_bytes(self) -> int:
         """Bytes of a sample, as it is read."""
         return self._source.plan.row_bytes
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether files are in a store."""
+        return self._source.is_remote
 
     @property
     def index(self) -> RowIndex:

@@ -150,7 +150,7 @@ class DirectColumn:
         """Return the work that copies runs of a range, each from its offset; nothing if that takes many small reads."""
         in_place = self._lands_in_place(out)
         begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
-        spans = list(contiguous_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes))
+        spans = contiguous_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes)
         # Many small reads: `_copy_rows` joins spans with gaps between them.
         if (len(spans) - 1) * LARGE_READ_BYTES > sizes.sum():
             return []
@@ -221,9 +221,11 @@ class DirectColumn:
         """
         order = np.argsort(offsets, kind="stable")
         begins, sizes = request.places[order] * self._row_bytes, request.counts[order] * self._row_bytes
-        flat = as_bytes(out)
+        flat, spans = as_bytes(out), contiguous_spans(offsets[order], begins, sizes)
+        if sizes.sum() < _SHORT_COPIES_BYTES and sizes.max() < _LONG_COPY_BYTES:
+            return [FetchSpans(self._byte_source, spans, flat)]
         jobs, short, total = list[Job](), list[tuple[int, int, int]](), 0
-        for span in contiguous_spans(offsets[order], begins, sizes):
+        for span in spans:
             offset, begin, nbytes = span
             if nbytes >= _LONG_COPY_BYTES:
                 jobs.append(LongFetch(self._read_in_place, offset, nbytes, flat, begin))

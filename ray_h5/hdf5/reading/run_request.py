@@ -17,11 +17,14 @@ class RunRequest:
     ----------
     firsts, places, counts : numpy.ndarray
         int64: the first row of each run, where it goes, and its length, above 0.
+    segments : numpy.ndarray, optional
+        int64: the segment that each run is in, where the caller knows it.
     """
 
     firsts: np.ndarray
     places: np.ndarray
     counts: np.ndarray
+    segments: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -32,7 +35,8 @@ class RunRequest:
 
     def select(self, keep: np.ndarray) -> RunRequest:
         """Return the runs that a mask keeps."""
-        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep])
+        segments = None if self.segments is None else self.segments[keep]
+        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep], segments)
 
 
 def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -12,11 +12,16 @@ from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES
 from ray_h5.planning.epoch.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
 from ray_h5.planning.epoch.draws import Draws, IndependentDraws
-from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, permute
-from ray_h5.planning.epoch.weighing import check_length, make_draws, weighted_draws
+from ray_h5.planning.epoch.lengths import LengthRuns, make_runs, plain_runs, sorted_window
+from ray_h5.planning.epoch.row_values import check_length
+from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, Unit, make_key, permute
+from ray_h5.planning.epoch.weighing import WEIGHTS, make_draws, weighted_draws
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.splitmix import mix_in_place
+
+_LEAST_SORTED = 8192
+"""Rows that are sorted by length together, at least: a window has to be many batches."""
 
 _WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
 """The purposes of round keys: no two draws share a key."""
@@ -37,7 +42,9 @@ class Order(ComparedByContent):
     chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
     draws : Draws, optional
-        What the weights of the shuffle became; the shuffle has none then.
+        What the weights of the shuffle became; the shuffle has none then. Or the datasets of a mixture.
+    runs : LengthRuns, optional
+        What `by_length` of the shuffle became; the shuffle has none then.
     """
 
     num_rows: int
@@ -45,6 +52,7 @@ class Order(ComparedByContent):
     chunk_groups: ChunkGroups | None = None
     chunk_group_rows: int | None = None
     draws: Draws | None = None
+    runs: LengthRuns | None = None
 
     @property
     def epoch_rows(self) -> int:
@@ -85,7 +93,15 @@ class Order(ComparedByContent):
             int64: ordinals among the selected rows, which are in path order.
         """
         if self.shuffle is None:
-            return positions
+            return positions if self.draws is None else self.draws.selected_indices(positions, 0, epoch, self.num_rows)
+        if self.runs is None:
+            return self._by_shuffle(positions, epoch)
+        assert self.shuffle.seed is not None
+        base = partial(self._by_shuffle, epoch=epoch)
+        return self.runs.selected_indices(positions, self.shuffle.seed, epoch, self.epoch_rows, base)
+
+    def _by_shuffle(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        assert self.shuffle is not None
         count = self.shuffle.rows_per_epoch
         if count is None:
             return self._permuted(positions, epoch)
@@ -134,14 +150,19 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     It depends on the index, the selection and the shuffle. It does not depend on the columns that are read, nor on
     blocks.
     """
-    order = _permutation(
-        index, selection, shuffle and shuffle.without_weights(), decide_unit(shuffle, index.chunk_group_rows)
-    )
-    if shuffle is None or order.shuffle is None:
+    unit = decide_unit(shuffle, index.chunk_group_rows)
+    order = _permutation(index, selection, shuffle, unit)
+    base = order.shuffle
+    if shuffle is None or base is None:
         return order
-    if shuffle.weights is None:
-        return replace(order, shuffle=replace(order.shuffle, rows_per_epoch=shuffle.rows_per_epoch))
-    return _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+    if shuffle.weights is not None:
+        order = _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+    else:
+        order = replace(order, shuffle=replace(base, rows_per_epoch=shuffle.rows_per_epoch))
+    if shuffle.by_length is None:
+        return order
+    window = order.window_rows or shuffle.window_rows
+    return replace(order, runs=make_runs(index, selection, shuffle, order.epoch_rows, window))
 
 
 def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
@@ -150,18 +171,18 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
     Raises
     ------
     OptionError
-        If the weights of the shuffle are no array with a number for each row.
+        If the weights, or the lengths, of the shuffle are no array with a number for each row.
     """
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
+    order = Order(num_rows, replace(shuffle.once("rows"), rows_per_epoch=shuffle.rows_per_epoch))
     weights = shuffle.weights
-    order = Order(num_rows, replace(shuffle, unit="rows", window_rows=None, weights=None, replacement=True))
-    if weights is None:
-        return order
-    if not isinstance(weights, np.ndarray):
-        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
-    check_length(weights, num_rows, "the dataset")
-    return _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+    if weights is not None:
+        if not isinstance(weights, np.ndarray):
+            raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
+        check_length(weights, num_rows, "the dataset", WEIGHTS)
+        order = _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+    return order if shuffle.by_length is None else replace(order, runs=plain_runs(num_rows, shuffle, order.epoch_rows))
 
 
 def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
@@ -177,25 +198,30 @@ def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
     return replace(order, draws=draws)
 
 
-def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: str | None) -> Order:
+def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: Unit | None) -> Order:
     """Return the order in which each selected row comes once."""
     num_rows = index.num_rows if selection is None else len(selection)
     if shuffle is None or unit is None or num_rows == 0:
         return Order(num_rows)
+    by_length = shuffle.by_length
+    shuffle = shuffle.once(unit)
     if unit == "rows":
-        return Order(num_rows, replace(shuffle, unit="rows"))
+        return Order(num_rows, shuffle)
     files = index.files
     if unit == "files":
         starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
         return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
-    shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
+    window = shuffle.window_rows or _default_window(index, num_rows)
+    if by_length is not None and shuffle.window_rows is None:
+        window = sorted_window(num_rows, max(window, _LEAST_SORTED))
+    shuffle = replace(shuffle, window_rows=window)
     if selection is None:
         return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
     groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
     return Order(num_rows, shuffle, groups, index.chunk_group_rows)
 
 
-def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
+def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
     """Return what is drawn: rows if each can be read alone, or weights need it, else chunks."""
     if shuffle is None:
         return None
@@ -203,7 +229,8 @@ def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
         return "rows"
     if shuffle.unit != "auto":
         return shuffle.unit
-    return "rows" if chunk_group_rows == 1 and shuffle.window_rows is None else "chunks"
+    has_window = shuffle.window_rows is not None and shuffle.by_length is None
+    return "rows" if chunk_group_rows == 1 and not has_window else "chunks"
 
 
 def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,12 +12,14 @@ import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
+from ray_h5.planning.epoch.lengths import length_columns
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weighing import columns_of
+from ray_h5.planning.epoch.weighing import weighing_columns
 from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
@@ -56,6 +58,8 @@ class ReadPlan(ComparedByContent):
         What is known of the rows of each file; empty if they lie along the first axis.
     joined : JoinedColumns, optional
         The columns that come from tables beside the files.
+    known : tuple of mapping of str to KnownColumn
+        What is known of the columns of each file, so that remote ones are read without libhdf5; empty if all are local.
     """
 
     files: FileTable
@@ -69,6 +73,7 @@ class ReadPlan(ComparedByContent):
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
     joined: JoinedColumns | None = None
+    known: tuple[Mapping[str, KnownColumn], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def of_files(self) -> tuple[ColumnSpec, ...]:
@@ -124,6 +129,8 @@ class ReadPlan(ComparedByContent):
             found.update(self.order.chunk_groups.to_bytes())
         if self.order.draws is not None:
             found.update(self.order.draws.digest())
+        if self.order.runs is not None:
+            found.update(self.order.runs.digest())
         return found.hexdigest()
 
     def state(self, file: int) -> FileState:
@@ -133,7 +140,8 @@ class ReadPlan(ComparedByContent):
     def open(self, file: int) -> FileReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
         table = self.tables[file] if self.tables else None
-        reader = self.scope.open(self.files.path(file), self.state(file), table)
+        known = self.known[file] if self.known else None
+        reader = self.scope.open(self.files.path(file), self.state(file), table, known)
         self.check(file, reader)
         return reader
 
@@ -225,18 +233,23 @@ def make_plan(
             f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
-    rows = choose_block_rows(row_bytes, positions, block_rows, num_blocks)
+    # The longest rows are in one block, if rows come by length.
+    most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
+    rows = choose_block_rows(most_bytes, positions, block_rows, num_blocks)
     window = order.window_rows
     if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= MAX_BLOCK_BYTES:
         # Whole windows: each chunk is then read by one task only.
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
-    weighed = () if shuffle is None else columns_of(index, shuffle.weights)
-    sources = index.sources_of([*(column.name for column in columns), *named, *weighed])
+    if shuffle is not None:
+        named = [*named, *weighing_columns(index, shuffle.weights), *length_columns(index, shuffle.by_length)]
+    sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
     joined = index.joined.planned(columns, index.files, selection)
+    names = {column.name for column in columns}
+    known = tuple({name: each[name] for name in names & each.keys()} for each in index.known)
     return ReadPlan(
-        index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, joined
+        index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, joined, known
     )
 
 

@@ -16,6 +16,7 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
@@ -24,8 +25,10 @@ from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import PathLike
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.local import LOCAL, PathLike
+from ray_h5.storage.storages import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +38,28 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How every file is opened: the group, the folders that links may lead to, threads for a read, and the row kind."""
+    """How every file is opened.
+
+    Attributes
+    ----------
+    group : str
+        The group that column names are relative to.
+    allow_external : tuple of str
+        The folders that links may lead to.
+    threads : int
+        Threads for a read.
+    rows, windows
+        The row kind.
+    storage : Storage
+        Where files with a URL are.
+    """
 
     group: str = "/"
     allow_external: tuple[str, ...] = ()
     threads: int = 1
     rows: RowKind | None = None
     windows: Windows | None = None
+    storage: Storage = LOCAL
 
     @classmethod
     def of(
@@ -51,19 +69,34 @@ class Scope:
         threads: int = 1,
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        storage: Storage = LOCAL,
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         check_episodes(rows, windows)
-        return cls(group, as_roots(allow_external), threads, rows, windows)
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage)
 
     @property
     def by_axis(self) -> bool:
         """Whether rows lie along the first axis."""
         return self.rows is None and self.windows is None
 
-    def open(self, path: str, expect: FileState | None = None, table: RowTable | None = None) -> FileReader:
-        """Open a file; `table` has what is known of its rows."""
-        reader = RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
+    def open(
+        self,
+        path: str,
+        expect: FileState | None = None,
+        table: RowTable | None = None,
+        known: Mapping[str, KnownColumn] | None = None,
+    ) -> FileReader:
+        """Open a file; `table` has what is known of its rows, and `known` of columns of a remote file."""
+        reader = RowReader(
+            path,
+            self.group,
+            self.threads,
+            self.allow_external,
+            expect=expect,
+            storage_options=self.storage,
+            known=known,
+        )
         return reader if self.by_axis else RowView(reader, self.rows, self.windows, table)
 
 
@@ -120,7 +153,7 @@ class FileFacts:
     ----------
     path : str
         The file.
-    identity : FileIdentity
+    identity : Identity
         Its state.
     columns : mapping of str to ColumnFacts
         The columns that were looked at.
@@ -138,10 +171,12 @@ class FileFacts:
         What is known of the rows, if they do not lie along the first axis.
     attributes : mapping of str to pyarrow.Array
         The attributes that were read, one value each.
+    known : mapping of str to KnownColumn
+        Of a remote file: layouts and chunk indexes of the columns that are read without libhdf5.
     """
 
     path: str
-    identity: FileIdentity
+    identity: Identity
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
@@ -150,6 +185,7 @@ class FileFacts:
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
+    known: Mapping[str, KnownColumn] = field(default_factory=dict)
 
     @property
     def state(self) -> FileState:
@@ -163,8 +199,9 @@ class FileFacts:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the values."""
-        return sum(array.nbytes for array in self.values.values())
+        """Bytes of the values and chunk indexes."""
+        packed = (len(each.index.data) for each in self.known.values() if each.index is not None)
+        return sum(array.nbytes for array in self.values.values()) + sum(packed)
 
     def answers(self, question: Question) -> bool:
         """Return whether these facts answer `question`, so that nothing has to be read."""
@@ -225,6 +262,7 @@ class FileFacts:
             values={**self.values, **found.values},
             table=found.table or self.table,
             attributes={**self.attributes, **found.attributes},
+            known={**self.known, **found.known},
         )
 
     def holds(self, other: FileFacts) -> bool:
@@ -237,6 +275,7 @@ class FileFacts:
             and self.values.keys() >= other.values.keys()
             and (self.table is not None or other.table is None)
             and self.attributes.keys() >= other.attributes.keys()
+            and self.known.keys() >= other.known.keys()
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
@@ -261,13 +300,19 @@ def _copied(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([array[:0], array])  # of one array alone, it would return a view
 
 
-def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) -> FileFacts:
+def learn(
+    facts: FileFacts | None, path: str, question: Question, scope: Scope, listed: Identity | None = None
+) -> FileFacts:
     """Return the known facts of a file together with the answers to a question.
 
-    A column that the file lacks is no error here: the comparison of all files reports it.
+    A column that the file lacks is no error here: the comparison of all files reports it. `listed` is the state of a
+    remote file in a listing.
     """
-    known = None if facts is None else facts.table
-    with scope.open(path, facts.state if facts is not None else None, known) as reader:
+    if facts is None:
+        opened = scope.open(path, None if listed is None else FileState(listed))
+    else:
+        opened = scope.open(path, facts.state, facts.table, facts.known)
+    with opened as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
@@ -298,14 +343,23 @@ def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
 
 def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] | None) -> FileFacts:
     if columns is not None:
-        return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
+        new = [name for name in columns if name not in facts.columns]
+        return _knowing(facts.described(found := reader.find(new, missing_ok=True)), reader, list(found))
     if facts.listing is not None:
         return facts
     layout = reader.layout
     layouts, left_out = _readable(layout)
     others = (column.sources for name, column in layout.columns.items() if name not in layouts)
     sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
-    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+    facts = replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+    return _knowing(facts, reader, list(layouts))
+
+
+def _knowing(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    """Return the facts of a remote file with what reads of its columns need."""
+    if not is_url(facts.path) or isinstance(reader, RowView):
+        return facts
+    return replace(facts, known={**facts.known, **reader.known_columns(names)})
 
 
 def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:

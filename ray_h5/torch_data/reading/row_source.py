@@ -11,14 +11,14 @@ import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.file_reads import FileRead, hint_first, run_reads
+from ray_h5.hdf5.file_reads import FileRead, Later, run_reads
 from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.reading import by_file
 from ray_h5.planning.rows.view import FileReader
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 
@@ -28,6 +28,7 @@ MOST_KEPT_BYTES = 512 << 20
 
 _MAX_READERS = 32
 _MAX_STATES = 4096
+_MAX_HINTED = 64
 _SMALL_ROW_BYTES = 4 << 10
 _WHOLE_FILE_AFTER = 8
 """To find a smaller row costs more than to read it: all of a file are read at once, after one in 8 was asked for."""
@@ -51,14 +52,22 @@ class RowSource:
         self.plan = plan
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         self._readers: LRU[FileReader] = LRU(_MAX_READERS)
-        self._states: LRU[tuple[str, FileIdentity]] = LRU(_MAX_STATES)
-        self._source_states: LRU[tuple[str, FileIdentity | None]] = LRU(_MAX_STATES)
+        self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
+        self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = ReadTimes()
+        self._coming = threading.local()
+        # How many byte ranges the storage was told of, of rows that are read next.
+        self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
 
     @property
     def num_rows(self) -> int:
         return self.plan.num_rows
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any file is in a store."""
+        return len(self.plan.files.etags) > 0
 
     @property
     def keeps_all(self) -> bool:
@@ -122,9 +131,17 @@ class RowSource:
         return {name: array for name, array in out.items() if name not in joined.specs}
 
     def will_read(self, indices: np.ndarray) -> None:
-        """Take the hint that these rows are read next. The storage is told of the first of them, if reads wait."""
-        if not self._times.is_cold:
-            return
+        """Take the hint that these rows are read after those which this thread reads next.
+
+        If reads wait, the storage is told of the first of them at the end of that read.
+        """
+        self._coming.rows = indices
+
+    def _later(self) -> tuple[bytes, Later]:
+        """Return the reads of the rows that come next, and a key for them; without reads if there are none."""
+        indices = self._coming.__dict__.pop("rows", None)
+        if indices is None or not self._times.is_cold or self.is_remote:
+            return b"", Later()
         indices = indices[~self.is_held(indices)]
         small, large = self._row_caches()
         rest = [
@@ -134,8 +151,8 @@ class RowSource:
         columns = rest or self.plan.of_files
         # Nothing is read into these arrays: their memory is never touched.
         out = {each.name: np.empty((len(indices), *each.row_shape), each.dtype) for each in columns}
-        reads = self._planned_reads(out, self.plan.row_ids(indices), np.arange(len(indices)))
-        hint_first(reads, self._times)
+        row_ids = self.plan.row_ids(indices)
+        return row_ids.tobytes(), Later(self._planned_reads(out, row_ids, np.arange(len(indices))))
 
     def check_unchanged(self, indices: np.ndarray) -> None:
         """Raise unless the files of some rows are as they were; errors as in `read_into`."""
@@ -174,6 +191,8 @@ class RowSource:
         files = self.plan.files
         touched = [(file, len(places)) for file, places in by_file(files, row_ids)]
         for file, _ in touched:
+            if files.is_remote(file):
+                continue  # each read says which state it wants; rows in memory are of that state
             state = self._states.get(file)
             if state is None:
                 state = files.path(file), files.identity(file)
@@ -226,7 +245,21 @@ class RowSource:
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         # The reader looks at the state of each file before and after.
-        run_reads(self._planned_reads(out, row_ids, places), self._times)
+        key, later = self._later()
+        given = self._given(row_ids)
+        remote = [self.plan.files.is_remote(file) for file, _ in by_file(self.plan.files, row_ids)]
+        run_reads(self._planned_reads(out, row_ids, places), self._times, remote=remote, given=given, later=later)
+        if later.given:
+            self._hinted.put(key, later.given)
+
+    def _given(self, row_ids: np.ndarray) -> int:
+        """Return how many byte ranges of rows the storage was told of, and forget it."""
+        key = row_ids.tobytes()
+        given = self._hinted.get(key)
+        if given is None:
+            return 0
+        self._hinted.drop(key, given)
+        return given
 
     def _planned_reads(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray
