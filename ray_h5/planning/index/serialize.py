@@ -256,7 +256,7 @@ def _check_spec(spec: ColumnSpec) -> None:
         element is None or element.kind in kinds
     )
     has_element = has_element and (spec.kind == "ragged") == bool(spec.ragged_shape)
-    has_shape = not spec.row_shape or spec.kind in TENSOR_KINDS
+    has_shape = not spec.row_shape or spec.kind != "ragged"
     held = dtype if element is None else element
     if (
         not (is_of_kind and has_element and has_shape)
