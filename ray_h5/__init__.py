@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.epoch.weights import balance
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
+    from ray_h5.planning.rows.column_kinds import csr, ragged
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
     from ray_h5.planning.tables.sidecar import Sidecar
@@ -91,6 +92,7 @@ _HOMES = {
     "between": "ray_h5.planning.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
+    "csr": "ray_h5.planning.rows.column_kinds",
     "data_config": "ray_h5.ray_data.training.data_config",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
@@ -98,6 +100,7 @@ _HOMES = {
     "make_train_val_indices": "ray_h5.torch_data.compat.split",
     "mix": "ray_h5.torch_data.mixed",
     "quiet": "ray_h5.ray_data.quiet",
+    "ragged": "ray_h5.planning.rows.column_kinds",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
@@ -143,6 +146,7 @@ __all__ = [
     "between",
     "build_index",
     "create_optimized_dataloader",
+    "csr",
     "data_config",
     "h5_worker_init_fn",
     "kfold",
@@ -150,6 +154,7 @@ __all__ = [
     "make_train_val_indices",
     "mix",
     "quiet",
+    "ragged",
     "read_h5",
     "row_mask",
     "set_epoch",

@@ -121,6 +121,9 @@ class UnsupportedColumnError(RayH5Error, TypeError):
     has_rows = True
     """False for single values, empty datasets and references, which are no columns of rows."""
 
+    is_encoded = False
+    """True for a group that encodes a column, such as a sparse matrix."""
+
 
 class CodecUnavailableError(RayH5Error, ImportError):
     """No installed library decodes a filter of a column's filter pipeline."""

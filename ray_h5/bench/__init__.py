@@ -74,6 +74,7 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "ray": _bench("ray_data", "ray"),
         "read": _bench("read", "read"),
         "shuffle": _bench("shuffle", "shuffle"),
+        "sparse": _bench("sparse", "sparse"),
         "windows": _bench("windows", "windows"),
     }
 )

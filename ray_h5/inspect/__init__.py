@@ -39,7 +39,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
         "--file-extensions",
         nargs="+",
         metavar="EXTENSION",
-        help="which files to take from folders and globs (default: h5, hdf5)",
+        help="which files to take from folders and globs (default: h5, hdf5, h5ad)",
     )
     parser.add_argument("--ignore-missing-paths", action="store_true", help="skip paths that do not exist")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")

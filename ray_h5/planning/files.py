@@ -14,6 +14,7 @@ from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, find_files, is_local_only, list_paths
+from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
@@ -72,11 +73,14 @@ class FileOptions:
         threads: int = 1,
         rows: object = None,
         windows: object = None,
+        columns: object = None,
         sidecar: object = None,
         attrs: object = (),
         storage_options: Mapping[str, object] | None = None,
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
+
+        Of `columns`, those count that say how they are made, such as `csr`.
 
         Raises
         ------
@@ -90,16 +94,18 @@ class FileOptions:
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         storage = storage_for(storage_options, [text for path in given if isinstance(text := os.fspath(path), str)])
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage)
+        made = split_columns(columns)[1]
+        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made)
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
         tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
         cast = Cast(dict(dtypes or {}), as_casting(casting))
         return cls(files.paths, scope, folder, cast, is_local_only(given), tables, attributes, files.states)
 
-    def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
+    def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
         lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
+        names = split_columns(columns)[0]
         if not self.sidecars and not self.attrs:
-            return build_index(self.paths, columns, lookup, self.cast)
-        return index_with_tables(self.paths, columns, lookup, self.cast, self.sidecars, self.attrs)
+            return build_index(self.paths, names, lookup, self.cast)
+        return index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)

@@ -13,6 +13,7 @@ from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.tables.sidecar import Sidecar
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[ColumnLike] | None = None,
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
@@ -69,8 +70,9 @@ def read_h5(
         Files, directories (with their subdirectories) and globs. The files are sorted naturally (``f2`` before
         ``f10``), without duplicates. ``local://`` before a path means that only this node has the file. Files in
         stores have URLs: ``s3://``, ``gs://``, ``az://`` and ``https://``.
-    columns : sequence of str, optional
-        Names, such as ``"signal"`` or ``"obs/image"``. By default all columns.
+    columns : sequence of str, csr or ragged, optional
+        Names, such as ``"signal"`` or ``"obs/image"``, and columns that are made of several datasets: `ray_h5.csr`,
+        `ray_h5.ragged`. By default all columns.
     group : str
         The HDF5 group that names are relative to.
     rows : Groups or Grid, optional
@@ -125,8 +127,8 @@ def read_h5(
         ``access_key_id``, ``timeout`` ... Without credentials here, those of the environment of each node are used.
         ``allow_unversioned=True`` reads files for which a server gives no ETag.
     file_extensions : sequence of str, optional
-        Extensions of the files to take from directories and globs; None takes all. By default ``h5`` and ``hdf5``,
-        and all matches of a glob that has an extension of its own, such as ``*.nc``.
+        Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
+        ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist.
     concurrency : int, optional
@@ -202,7 +204,7 @@ def read_h5(
 def build_index(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[ColumnLike] | None = None,
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
@@ -258,6 +260,7 @@ def build_index(
         storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
+        columns=columns,
     )
     index = files.index(columns, in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))

@@ -18,6 +18,7 @@ from ray_h5.planning.epoch.reading import BlockRows
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.ray_data.ragged import ragged_array
+from ray_h5.ray_data.sparse import sparse_array
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
@@ -61,6 +62,8 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
             return ragged_array(rows.arrays[name], spec, where)
+        if spec.kind == "sparse":
+            return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
         if spec.is_tensor:
             return ArrowTensorArray.from_numpy(array, column_name=name)

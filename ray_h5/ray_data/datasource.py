@@ -27,6 +27,7 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
+from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import ColumnSpec
@@ -57,7 +58,7 @@ class H5Datasource(Datasource):
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories and globs, as for `read_h5`.
-    columns : sequence of str, optional
+    columns : sequence of str, csr or ragged, optional
         The columns to read; None reads all.
     group : str
         The HDF5 group that column names are relative to.
@@ -92,7 +93,7 @@ class H5Datasource(Datasource):
         self,
         paths: PathLike | Sequence[PathLike],
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[ColumnLike] | None = None,
         group: str = "/",
         rows: RowKind | None = None,
         windows: Windows | None = None,
@@ -140,6 +141,7 @@ class H5Datasource(Datasource):
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
             threads=threads,
+            columns=columns,
         )
         self._local_only = files.local_only
         self._index = files.index(columns, in_tasks)

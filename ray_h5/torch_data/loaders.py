@@ -43,6 +43,8 @@ _REMOTE_READ_BYTES = 64 << 20
 _FIRST_BATCHES = 4
 """The same for files in stores: what counts is how many rows are asked for at once. One batch at a time read 30 MB/s,
 16 batches 93 MB/s (60 ms to the first byte; shuffled rows of 50 KB). The first call is smaller, as it is waited for."""
+_OF_RANGES = 256, 80 << 20
+"""The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
 
 _ReadBatch = tuple[int, Any]
 """How many samples a batch has, and their arrays, or a tensor or dict made of them."""
@@ -163,9 +165,11 @@ class H5DataLoader(DataLoader[Any]):
             finish = self._from_subclass
         else:
             is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
-            read = partial(self._read, self._whole if is_plain else _unchanged)
+            # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
+            is_made = is_plain and not self._grows
+            read = partial(self._read, self._whole if is_made else _unchanged)
             reads = self._in_threads(read) if self.threads else self._in_this_thread(read)
-            finish = _unchanged if is_plain else self._from_samples
+            finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
@@ -196,17 +200,42 @@ class H5DataLoader(DataLoader[Any]):
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
         """
         batches, left = self._index_batches(), self._num_batches()
-        most_bytes, count = (_REMOTE_READ_BYTES, _FIRST_BATCHES) if self.dataset.is_remote else (_READ_BYTES, 1)
+        if (window := self._window_batches) is not None:
+            yield from iter(lambda: list(itertools.islice(batches, window)), [])
+            return
+        most_batches, most_bytes = (_MAX_BATCHES, _READ_BYTES) if not self._has_ranges else _OF_RANGES
+        # Small calls would decode the chunks that they share several times.
+        count = self.prefetch_factor if self._has_ranges and self.prefetch_factor else 1
+        if is_remote := self.dataset.is_remote:
+            most_bytes, count = max(most_bytes, _REMOTE_READ_BYTES), max(count, _FIRST_BATCHES)
         while call := list(itertools.islice(batches, count)):
             yield call
             left -= len(call)
             fitting = max(1, most_bytes // max(1, len(call[0]) * self.dataset.row_bytes))
-            count = min(
-                _MAX_BATCHES if self.dataset.is_remote else 2 * count,
-                self.prefetch_factor or min(_MAX_BATCHES, fitting),
-            )
+            grown = most_batches if is_remote else 2 * count
+            count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if self.threads > 1:
                 count = int(max(1, min(count, -(-left // self.threads))))
+
+    @property
+    def _has_ranges(self) -> bool:
+        """Whether rows are ranges of longer arrays, so that neighbours share chunks."""
+        return isinstance(self.dataset, H5Dataset) and self.dataset.has_ranges
+
+    @property
+    def _grows(self) -> bool:
+        """Whether batches take more memory than what is read for them."""
+        return isinstance(self.dataset, H5Dataset) and self.dataset.has_dense_batches
+
+    @property
+    def _window_batches(self) -> int | None:
+        """The batches of a window of such rows: it is read at once, and its chunks are decoded once; else None."""
+        ordered = self._ordered
+        order = None if ordered is None or self.prefetch_factor is not None else ordered.order
+        if order is None or order.range_chunks is None or order.window_rows is None or not self._has_ranges:
+            return None
+        assert ordered is not None
+        return max(1, order.window_rows // (ordered.run_length * ordered.world_size))
 
     def _num_batches(self) -> float:
         try:
@@ -227,6 +256,8 @@ class H5DataLoader(DataLoader[Any]):
         calls, in_time = _with_later(self._calls(), self.threads), True
 
         def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
+            if self.dataset.is_remote:  # threads wait for the network side by side
+                return self._announced(read, call, later)
             # One thread at a time plans and reads small rows: see `Turn`.
             with turn_of_this_thread().kept():
                 return self._announced(read, call, later)

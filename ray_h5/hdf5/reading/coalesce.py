@@ -81,6 +81,10 @@ class RowRequest:
         """Return for each run whether its rows and its places both increase by one."""
         return unbroken((np.diff(self.rows) == 1) & (np.diff(self.places) == 1), runs)
 
+    def whole_chunks(self, runs: RowRuns, chunk_rows: int) -> np.ndarray:
+        """Return for each run whether it is all rows of a chunk, in order."""
+        return self.in_order(runs) & (runs.stop - runs.start == chunk_rows)
+
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
@@ -137,6 +141,10 @@ class RowRange:
     def in_order(self, runs: RowRuns) -> np.ndarray:
         """Return for each run whether its rows and its places both increase by one."""
         return np.ones(len(runs.start), bool)
+
+    def whole_chunks(self, runs: RowRuns, chunk_rows: int) -> np.ndarray:
+        """Return for each run whether it is all rows of a chunk."""
+        return runs.stop - runs.start == chunk_rows
 
 
 Request = RowRequest | RowRange

@@ -98,10 +98,23 @@ def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
         touched = chunks * (1 - (1 - 1 / chunks) ** block)
         return ShuffleEffect("rows", rows, chunks, max(1.0, touched * (rows / chunks) / block))
     window = min(shuffle.window_rows or rows, rows)
+    if plan.order.range_chunks is not None:
+        return _of_ranges(plan, window, chunk_group_rows, plan.order.range_chunks)
     mixed = max(1, round(window / min(chunk_group_rows, rows)))
     # A window that is spread over several blocks is read by each of them.
     in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / chunk_group_rows)
     return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * chunk_group_rows / block))
+
+
+def _of_ranges(plan: ReadPlan, window: int, chunk_rows: int, range_chunks: int) -> ShuffleEffect:
+    """Return the cost where the rows of a group begin in some chunks: its last row ends in a further one."""
+    groups = max(1.0, window / max(plan.order.chunk_group_rows or 1, 1))
+    mixed = max(1, round(groups * range_chunks))
+    touched = groups * (range_chunks + 1)  # chunks that a window touches
+    block = min(plan.block_rows, window)
+    # A smaller block than a window has rows of most of its chunks.
+    in_block = touched * (1 - (1 - 1 / touched) ** block) if window > block else touched
+    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * chunk_rows / block))
 
 
 def describe(plan: ReadPlan, chunk_group_rows: int) -> str:

@@ -9,7 +9,13 @@ import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.planning.epoch.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES
+from ray_h5.planning.epoch.blocks import (
+    BLOCK_BYTES,
+    MAX_BLOCK_BYTES,
+    MIN_BLOCKS,
+    MIN_ROW_BYTES,
+    RANGE_WINDOW_BYTES,
+)
 from ray_h5.planning.epoch.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
 from ray_h5.planning.epoch.draws import Draws, IndependentDraws
 from ray_h5.planning.epoch.lengths import LengthRuns, make_runs, plain_runs, sorted_window
@@ -19,6 +25,13 @@ from ray_h5.planning.epoch.weighing import WEIGHTS, make_draws, weighted_draws
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.splitmix import mix_in_place
+
+_RANGE_CHUNKS = 4
+"""Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
+decoded twice; with 4, a quarter of them."""
+
+_RANGE_GROUPS = 64
+"""Such chunk groups that a window mixes, if memory allows it."""
 
 _LEAST_SORTED = 8192
 """Rows that are sorted by length together, at least: a window has to be many batches."""
@@ -41,6 +54,8 @@ class Order(ComparedByContent):
         Rows that are drawn as a whole. Where files are drawn, each file is one chunk group.
     chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
+    range_chunks : int, optional
+        Chunks of a chunk group, where its rows are ranges: the last of them ends in a further chunk.
     draws : Draws, optional
         What the weights of the shuffle became; the shuffle has none then. Or the datasets of a mixture.
     runs : LengthRuns, optional
@@ -51,6 +66,7 @@ class Order(ComparedByContent):
     shuffle: Shuffle | None = None
     chunk_groups: ChunkGroups | None = None
     chunk_group_rows: int | None = None
+    range_chunks: int | None = None
     draws: Draws | None = None
     runs: LengthRuns | None = None
 
@@ -211,14 +227,37 @@ def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle
     if unit == "files":
         starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
         return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
-    window = shuffle.window_rows or _default_window(index, num_rows)
+    of_ranges = index.chunk_group_starts(_RANGE_CHUNKS)
+    window = shuffle.window_rows or (_default_window if of_ranges is None else _range_window)(index, num_rows)
     if by_length is not None and shuffle.window_rows is None:
         window = sorted_window(num_rows, max(window, _LEAST_SORTED))
     shuffle = replace(shuffle, window_rows=window)
+    if of_ranges is not None:
+        return _of_ranges(index, selection, shuffle, of_ranges)
     if selection is None:
         return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
     groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
     return Order(num_rows, shuffle, groups, index.chunk_group_rows)
+
+
+def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, starts: np.ndarray) -> Order:
+    """Return the order in which chunk groups are drawn whose rows are ranges; `starts` are their first row ids."""
+    num_rows = index.num_rows if selection is None else len(selection)
+    if selection is None:
+        cuts = starts
+    else:
+        group = np.searchsorted(starts, selection, side="right")
+        cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
+    groups = ListedChunkGroups(np.append(cuts, num_rows))
+    return Order(num_rows, shuffle, groups, max(1, round(index.num_rows / max(len(starts), 1))), _RANGE_CHUNKS)
+
+
+def _range_window(index: RowIndex, num_rows: int) -> int:
+    """Return a window that mixes as many chunk groups as fit into memory while their rows are kept as they are read."""
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+    wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * _RANGE_CHUNKS * index.chunk_group_rows)
+    rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, num_rows // MIN_BLOCKS)
+    return 1 << max(rows, 1).bit_length() - 1
 
 
 def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:

@@ -14,7 +14,7 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
+from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
 from ray_h5.planning.epoch.lengths import length_columns
 from ray_h5.planning.epoch.order import Order, make_order
@@ -237,7 +237,8 @@ def make_plan(
     most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
     rows = choose_block_rows(most_bytes, positions, block_rows, num_blocks)
     window = order.window_rows
-    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= MAX_BLOCK_BYTES:
+    most = MAX_BLOCK_BYTES if order.range_chunks is None else RANGE_WINDOW_BYTES
+    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= most:
         # Whole windows: each chunk is then read by one task only.
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by

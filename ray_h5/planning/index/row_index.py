@@ -31,6 +31,7 @@ from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
+from ray_h5.planning.rows.range_columns import chunk_group_starts
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
@@ -107,10 +108,38 @@ class RowIndex(ComparedByContent):
         Columns with less than a quarter of the bytes of the widest one do not count: to read them more than once is
         cheap. The size of strings and lists is not known before they are read.
         """
-        known = [spec for spec in self.columns.values() if spec.kind not in {"string", "list", "ragged"}]
+        return max(self.chunk_rows[spec.name] for spec in self._wide())
+
+    def _wide(self) -> list[ColumnSpec]:
+        """Return the columns whose chunks count."""
+        unknown = {"string", "list"} if self._has_ranges else {"string", "list", "ragged"}
+        known = [spec for spec in self.columns.values() if spec.kind not in unknown]
         columns = known or list(self.columns.values())
         widest = max(spec.row_bytes for spec in columns)
-        return max(self.chunk_rows[spec.name] for spec in columns if 4 * spec.row_bytes >= widest)
+        return [spec for spec in columns if 4 * spec.row_bytes >= widest]
+
+    @property
+    def _has_ranges(self) -> bool:
+        """Whether rows of a column are ranges of a longer array."""
+        return any(table is not None and table.chunked_by for table in self.tables)
+
+    def chunk_group_starts(self, chunks: int) -> np.ndarray | None:
+        """Return the first row id of each chunk group, where the rows of the widest column are ranges; else None.
+
+        Rows belong together that begin in the same `chunks` chunks of the array that they are ranges of.
+        """
+        if not self._has_ranges:
+            return None
+        widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
+        if self.chunk_rows[widest] == 1:
+            return None
+        found = []
+        for table, first in zip(self.tables, self.files.starts.tolist(), strict=False):
+            chunked = None if table is None else table.chunked_by.get(widest)
+            if table is None or chunked is None or chunked.key not in table.bounds:
+                return None
+            found.append(chunk_group_starts(table.bounds[chunked.key], chunked.size, chunks) + first)
+        return np.concatenate(found)
 
     def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
         """Return the specs of columns. They may be virtual, or columns of the files that are not in `columns`.
@@ -284,7 +313,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
-    tables = () if lookup.scope.by_axis else tuple(each.table for each in facts)
+    tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
     if lookup.scope.windows is not None:
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple({name: each.known[name] for name in common if name in each.known} for each in facts)

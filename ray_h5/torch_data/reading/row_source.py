@@ -178,7 +178,7 @@ class RowSource:
         max_bytes = self._kept_bytes
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
-        specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged"}}
+        specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged", "sparse"}}
         row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
         small: dict[str, Any] = {}
         large: dict[str, Any] = {}
