@@ -23,6 +23,7 @@ from ray_h5.hdf5.metadata.access import Access
 from ray_h5.hdf5.metadata.column import describe_column, is_plain
 from ray_h5.hdf5.metadata.descent import Descent, Level
 from ray_h5.hdf5.metadata.encodings import Encoding, Form, encoding_of, form_of
+from ray_h5.hdf5.metadata.libraries import Libraries
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
@@ -122,9 +123,19 @@ class H5Tree:
             root, to_root = self.enter()
             self.sought.update(to_root.sources)
             missed = False
+            libraries, frames = Libraries(self.path, root), set[str]()
             for name, found, trail in self._walk(root, to_root):
+                if libraries.is_hidden(name):
+                    continue
+                if (frame := libraries.frame_of(name)) is not None:
+                    if frame not in frames:
+                        frames.add(frame)
+                        yield frame or name, libraries.error_of_frame(frame)
+                    continue
                 try:
                     described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                    if isinstance(found, h5py.Dataset) and isinstance(described, ColumnLayout):
+                        described = libraries.why_no_rows(name, found) or described
                 except MissingBytes:
                     missed = True  # go on, to miss the bytes of the other columns too
                     continue
