@@ -142,6 +142,8 @@ class H5Tree:
                 if isinstance(described, RayH5Error):
                     self.sought.update(trail.sources)
                 yield name, _advised(name, described)
+                if isinstance(described, ColumnLayout):
+                    yield from _lost_fields(described)
             if missed:
                 raise MissingBytes
 
@@ -340,6 +342,19 @@ def _not_utf8(level: Level, name: bytes, path: str) -> RayH5Error | None:
         f"{path}: {what} {name!r} of group {level.group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
         f"with h5py: file[{level.group.name!r}].move({name!r}, 'new name')."
     )
+
+
+def _lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnError]]:
+    """Yield the fields that a column of compound values is delivered without, and why."""
+    for field_name in layout.lost_fields:
+        name = f"{layout.name}/{field_name}"
+        yield (
+            name,
+            UnsupportedColumnError(
+                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME), as of PyTables' Time64Col, "
+                "which h5py cannot read. Write it as int64 or float64."
+            ),
+        )
 
 
 def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
