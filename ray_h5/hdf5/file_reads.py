@@ -149,13 +149,12 @@ def _run_remote(reads: Sequence[Callable[[], FileRead]], stats: ReadStats) -> No
 def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
     """Run reads of remote files: what they need is fetched together, and each job runs when its bytes have arrived."""
     try:
-        jobs = [
-            job for number, read in enumerate(reads) for job in direct_jobs(read.reader.base.opened, read.parts, number)
-        ]
-        stats = run_remote_jobs(jobs, threads)
-        for number, read in enumerate(reads):
+        files = [read.reader.base.opened for read in reads]
+        planned = [direct_jobs(files[number], read.parts, number) for number, read in enumerate(reads)]
+        stats = run_remote_jobs([job for jobs, _ in planned for job in jobs], threads)
+        for number, (_, parts) in enumerate(planned):
             with _of_read(number):
-                stats.add(read_through_h5py(read.reader.base.opened, read.parts))
+                stats.add(read_through_h5py(files[number], parts))
     except JobFailure as exc:
         failed, error = reads[exc.read], exc.error
         if isinstance(error, LostValue):

@@ -134,7 +134,8 @@ class OpenFile:
         with self._lock:
             for name, column in known.items():
                 if name not in self._columns:
-                    self._columns[name] = replace(column.layout, path=self.path)
+                    layout = column.layout
+                    self._columns[name] = layout if layout.path == self.path else replace(layout, path=self.path)
                     self._known[name] = column
 
     def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:

@@ -154,6 +154,11 @@ class RowReader:
         return self
 
     @property
+    def known_bytes(self) -> int:
+        """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
+        return sum(each.index.nbytes for each in self._known.values() if each.index is not None)
+
+    @property
     def opened(self) -> OpenFile:
         """The open file."""
         return self._file()

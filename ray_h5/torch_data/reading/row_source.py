@@ -12,6 +12,7 @@ import numpy as np
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.hdf5.file_reads import FileRead, hint_first, run_reads
+from ray_h5.hdf5.open_files import MAX_INDEX_BYTES
 from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
@@ -27,6 +28,7 @@ MOST_KEPT_BYTES = 512 << 20
 """Default bounds of the rows in memory: for each file the size that people give its chunk cache; and for all files."""
 
 _MAX_READERS = 32
+_MAX_REMOTE_READERS = 1024
 _MAX_STATES = 4096
 _SMALL_ROW_BYTES = 4 << 10
 _WHOLE_FILE_AFTER = 8
@@ -50,11 +52,17 @@ class RowSource:
     def __init__(self, plan: ReadPlan, kept_bytes: int | None = None) -> None:
         self.plan = plan
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
-        self._readers: LRU[FileReader] = LRU(_MAX_READERS)
+        # An open file in a store needs no descriptor, only memory for what is known of it.
+        self._readers: LRU[FileReader] = (
+            LRU(_MAX_REMOTE_READERS, MAX_INDEX_BYTES, self._index_bytes) if self.is_remote else LRU(_MAX_READERS)
+        )
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = ReadTimes()
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
+
+    def _index_bytes(self, reader: FileReader) -> int:
+        return reader.base.known_bytes
 
     @property
     def num_rows(self) -> int:
