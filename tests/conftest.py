@@ -101,3 +101,36 @@ def disk(monkeypatch):
     monkeypatch.setattr(LocalFile, "read_into", reading)
     monkeypatch.setattr(LocalFile, "will_need", hinted)
     return disk
+
+
+@pytest.fixture(scope="session")
+def temporary_bucket(tmp_path_factory):
+    """The folder of temporary files as a bucket."""
+    pytest.importorskip("obstore")
+    from tests.remote.through_store import Bucket
+
+    bucket = Bucket(tmp_path_factory.mktemp("bucket"))
+    with bucket.server:
+        yield bucket
+
+
+@pytest.fixture(autouse=True)
+def files_in(request):
+    """Where a test finds its files: on the disk, or in an object store."""
+    where = getattr(request, "param", os.environ.get("FILES_IN", "disk"))
+    if where == "store":
+        from tests.remote.through_store import replace_openers
+
+        bucket, monkeypatch = map(request.getfixturevalue, ("temporary_bucket", "monkeypatch"))
+        for name, value in bucket.environment().items():
+            monkeypatch.setenv(name, value)
+        replace_openers(bucket, monkeypatch)
+    return where
+
+
+def pytest_generate_tests(metafunc):
+    """Run tests that are marked so a second time, with their files in an object store."""
+    marker = metafunc.definition.get_closest_marker("also_in_store")
+    if marker is not None:
+        marks = [] if marker.kwargs.get("quick") else [pytest.mark.slow]
+        metafunc.parametrize("files_in", ["disk", pytest.param("store", marks=marks)], indirect=True)

@@ -12,7 +12,8 @@ from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
 from ray_h5.storage.addresses import Address, shown
 from ray_h5.storage.byte_source import Buffer, Costs, ObjectIdentity, Span, Then
-from ray_h5.storage.fetching import IN_FLIGHT, call, read_ranges
+from ray_h5.storage.disk_cache import CachedGetter, cache_for
+from ray_h5.storage.fetching import IN_FLIGHT, Getter, call, read_ranges
 from ray_h5.storage.store_errors import changed, store_error
 from ray_h5.storage.store_options import StoreOptions
 
@@ -59,9 +60,8 @@ class ObjectFile:
     costs = STORE_COSTS
 
     def __init__(self, storage: ObjectStorage, url: str, expect: ObjectIdentity) -> None:
-        self._storage = storage
-        self._url = url
         self._expect = expect
+        self._getter = storage.getter(url, expect)
 
     @property
     def size(self) -> int:
@@ -72,8 +72,8 @@ class ObjectFile:
         return self._expect
 
     def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes by one request, in a thread that may wait; see `fetch`."""
-        return self._storage.get(self._url, self._expect, offset, nbytes)
+        """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
+        return self._getter.get(offset, nbytes)
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
@@ -89,6 +89,18 @@ class ObjectFile:
 
     def will_need(self, offset: int, nbytes: int) -> None:
         """Do nothing: what is wanted is asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """Gets ranges of one object in one state by requests."""
+
+    storage: ObjectStorage
+    url: str
+    expect: ObjectIdentity
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        return self.storage.get(self.url, self.expect, offset, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,15 @@ class ObjectStorage:
         if expect.size == 0:
             raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
         return ObjectFile(self, url, expect)
+
+    def getter(self, url: str, expect: ObjectIdentity) -> Getter:
+        """Return what gets ranges of a file in one state: from a disk, if their bytes stay there, or by requests."""
+        requests = _Requests(self, url, expect)
+        if (options := self.options.cache) is None:
+            return requests
+        cache = cache_for(options)
+        state = f"{expect.etag} {expect.modified_ns}"
+        return CachedGetter(requests, cache, cache.file(f"{self.options.place} {url}", state, expect.size))
 
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         """Return the files in a folder, and the folders in it; with `below`, also all files in those.

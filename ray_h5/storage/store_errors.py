@@ -46,6 +46,11 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
         return changed(url)
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
+    if "requesttimetooskewed" in lowered:
+        return NotReadableError(
+            f"{url}: the store refuses {doing}: the clock of this machine is wrong (RequestTimeTooSkewed). Set it, for "
+            "example by NTP."
+        )
     if kind in {"PermissionDeniedError", "UnauthenticatedError"} or status in {401, 403}:
         return NotReadableError(
             f"{url}: the store refuses {doing} (status {status or (401 if kind == 'UnauthenticatedError' else 403)}). "
