@@ -19,6 +19,7 @@ from ray_h5.hdf5.file_reads import FileRead, run_joint
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, jobs_of, open_file
@@ -186,6 +187,21 @@ class RowReader:
             If they do not share one.
         """
         return common_rows(self.path, self.columns)
+
+    @property
+    def form(self) -> Form:
+        """What kind of file it is: AnnData, 10x, loom; empty for files of datasets."""
+        return self._retrying(lambda: self._file().form)
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is neither a group nor a dataset of that name.
+        """
+        return self._retrying(lambda: self._file().encoding(name))
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column; errors as in `find`."""
@@ -359,6 +375,13 @@ class RowReader:
         Errors as in `ray_h5.hdf5.metadata.groups.read_group_table`.
         """
         return self._retrying(lambda: self._file().group_table(pattern, columns))
+
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group that names are relative to: an array of one number each, or a text.
+
+        Errors as in `ray_h5.hdf5.metadata.group_attributes.attributes_of`.
+        """
+        return self._retrying(lambda: self._file().attributes(names))
 
     def plan(self, read: FileRead) -> Extents:
         """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
