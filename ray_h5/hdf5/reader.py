@@ -455,7 +455,10 @@ class RowReader:
         Requests for a remote file were repeated already.
         """
         if self._is_remote:
-            return replay(action)
+            result = replay(action)
+            if self._opened.value is not None:
+                self._opened.value.measure()
+            return result
         try:
             return self._repeating(action)
         except OSError as exc:

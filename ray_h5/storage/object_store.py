@@ -278,4 +278,9 @@ def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
         if "endpoint" in arguments or "endpoint_url" in arguments:
             arguments.setdefault("virtual_hosted_style_request", False)
         return S3Store(address.root, **arguments)
-    return (GCSStore if address.kind == "gs" else AzureStore)(address.root, **arguments)
+    if address.kind == "gs":
+        return GCSStore(address.root, **arguments)
+    container, at, host = address.root.partition("@")  # abfss://container@account.dfs.core.windows.net/key
+    if at:
+        arguments.setdefault("account_name", host.partition(".")[0])
+    return AzureStore(container, **arguments)
