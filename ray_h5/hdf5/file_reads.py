@@ -150,11 +150,15 @@ def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
     """Run reads of remote files: what they need is fetched together, and each job runs when its bytes have arrived."""
     try:
         files = [read.reader.base.opened for read in reads]
+        for file in files:
+            file.check_unchanged(())
         planned = [direct_jobs(files[number], read.parts, number) for number, read in enumerate(reads)]
         stats = run_remote_jobs([job for jobs, _ in planned for job in jobs], threads)
         for number, (_, parts) in enumerate(planned):
             with _of_read(number):
                 stats.add(read_through_h5py(files[number], parts))
+        for file in files:
+            file.check_unchanged(())
     except JobFailure as exc:
         failed, error = reads[exc.read], exc.error
         if isinstance(error, LostValue):

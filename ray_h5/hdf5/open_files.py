@@ -81,7 +81,7 @@ class OpenFile:
         self.access = access
         self._lock = threading.RLock()
         self.byte_source = self._open(found)
-        self.identity = self.byte_source.identity()
+        self.identity = found if self.is_remote else self.byte_source.identity()
         self.held = HeldBytes(self.byte_source) if self.is_remote else None
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()

@@ -45,8 +45,7 @@ from ray_h5.options import as_integer
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LocalStorage
-from ray_h5.storage.object_store import ObjectStorage
-from ray_h5.storage.storages import Storage, storage_for, storage_of, whole_path
+from ray_h5.storage.storages import RemoteStorage, Storage, storage_for, storage_of, whole_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -496,7 +495,7 @@ def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
 
 
 def _storage_of(given: object, path: str) -> Storage:
-    return given if isinstance(given, (LocalStorage, ObjectStorage)) else storage_for(given, [path])
+    return given if isinstance(given, (LocalStorage, RemoteStorage)) else storage_for(given, [path])
 
 
 def _no_file() -> OpenFile | None:

@@ -111,7 +111,8 @@ def read_h5(
         Folders that external links, virtual datasets and external storage may lead into. Those that lead elsewhere
         are refused.
     filesystem : pyarrow or fsspec file system, optional
-        A local file system, or a subtree of one that relative paths start from.
+        A local file system, or a subtree of one that relative paths start from; or a remote one, which is slower
+        than a URL: its calls run in threads, and the state of a file is asked for before and after each read.
     storage_options : mapping of str to object, optional
         How stores are reached, by the names that obstore has for them: ``region``, ``endpoint``, ``skip_signature``,
         ``access_key_id``, ``timeout`` ... Without credentials here, those of the environment of each node are used.

@@ -115,6 +115,15 @@ class ObjectStorage:
 
     options: StoreOptions
 
+    @property
+    def place(self) -> str:
+        """What says which store a bucket is in, if not the usual one."""
+        return self.options.place
+
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+        return Address.of(url)
+
     def identity(self, url: str) -> ObjectIdentity | None:
         """Return the state that a file has now; None if it does not exist."""
         store, key = self._store(url)

@@ -90,7 +90,7 @@ class H5Dataset(BatchedDataset):
     index_dir : path-like, optional
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one that relative paths start from.
+        A local one, or a subtree of a local one that relative paths start from; or a remote one, as for `read_h5`.
     storage_options : mapping of str to object, optional
         How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
     file_extensions : sequence of str, optional

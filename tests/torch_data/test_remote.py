@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 
+import fsspec
 import h5py
 import numpy as np
 import pytest
 import torch
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
@@ -238,6 +240,33 @@ def test_nothing_secret_is_kept_or_said(server, tmp_path, capsys, caplog):
     texts += [path.read_bytes().decode("latin1") for path in index.iterdir()]
     assert not [text for text in texts if CANARY in text]
     assert CANARY.encode() in pickle.dumps(dataset)  # workers need it
+
+
+@pytest.fixture
+def memory(server):
+    found = fsspec.filesystem("memory")
+    for number in range(3):
+        found.pipe(f"/bkt/d/run_{number}.h5", (server.data / f"runs/run_{number}.h5").read_bytes())
+    yield found
+    found.rm("/bkt", recursive=True)
+
+
+@pytest.mark.parametrize("wrap", [lambda fs: fs, lambda fs: PyFileSystem(FSSpecHandler(fs))])
+def test_file_systems(server, memory, wrap):
+    local = H5Dataset([str(server.data / f"runs/run_{number}.h5") for number in range(3)])
+    for given in ("bkt/d/*.h5", "/bkt/d", "memory://bkt/d", [f"bkt/d/run_{number}.h5" for number in range(3)]):
+        dataset = H5Dataset(given, filesystem=wrap(memory), kept_bytes=0)
+        assert paths_of(dataset) == [f"memory://bkt/d/run_{number}.h5" for number in range(3)]
+        for ours, theirs in zip(loader(dataset, 9, seed=1), loader(local, 9, seed=1), strict=True):
+            assert ours.s == theirs.s
+            assert all(torch.equal(ours[name], theirs[name]) for name in ("x", "z", "label"))
+    memory.pipe("/bkt/d/run_1.h5", (server.data / "runs/run_2.h5").read_bytes())
+    with pytest.raises(StaleIndexError, match="run_1"):
+        dataset.read(np.arange(30))
+    with pytest.raises(NotFoundError, match="memory://bkt/none"):
+        H5Dataset("bkt/none/x.h5", filesystem=wrap(memory))
+    with pytest.raises(OptionError, match="pass one of them"):
+        H5Dataset("bkt/d", filesystem=wrap(memory), storage_options={"region": "x"})
 
 
 def test_commands(server, tmp_path, capsys):
