@@ -41,6 +41,16 @@ def test_an_epoch(server):
 
 
 @pytest.mark.usefixtures("ray_local", "bucket_of_four")
+def test_a_second_epoch_comes_from_the_disk(server, tmp_path):
+    nvme = {"cache_dir": tmp_path / "nvme", "cache_bytes": "1GB"}
+    ds = ray_h5.read_h5(URL, columns=["x", "id"], shuffle=True, storage_options=options_of(server), **nvme)
+    check(ds.iter_batches(batch_size=50))
+    server.forget()
+    check(ds.iter_batches(batch_size=50))
+    assert server.requests(method="GET") == []
+
+
+@pytest.mark.usefixtures("ray_local", "bucket_of_four")
 def test_no_secret_is_in_what_a_dataset_prints(server):
     canary = "CANARYSECRETCANARY"
     options = {**options_of(server), "secret_access_key": canary, "access_key_id": canary}
