@@ -15,7 +15,7 @@ from ray_h5.hdf5.parts import lost_in
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.casting import LostValue
 from ray_h5.hdf5.reading.jobs import Job, ReadStats
-from ray_h5.hdf5.remote.joint_reads import JobFailure, run_remote_jobs
+from ray_h5.hdf5.remote.joint_reads import JobFailure, cost_of, run_remote_jobs
 from ray_h5.hdf5.remote.passes import direct_jobs, read_through_h5py
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.reading.arguments import Rows
 
 
-_JOINT_FILES = 256
+JOINT_FILES = 256
 """Remote files that are read together at most: their chunk indexes are in memory."""
 
 
@@ -172,8 +172,8 @@ def run_reads(
 
 def _run_remote(reads: Sequence[Callable[[], FileRead]], stats: ReadStats) -> None:
     """Run reads of remote files, many together: one file after the other, each would wait for its first byte."""
-    for first in range(0, len(reads), _JOINT_FILES):
-        opened = [read() for read in reads[first : first + _JOINT_FILES]]
+    for first in range(0, len(reads), JOINT_FILES):
+        opened = [read() for read in reads[first : first + JOINT_FILES]]
         stats.add(run_joint(opened, opened[0].reader.base.threads))
 
 
@@ -199,6 +199,13 @@ def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
         if read.finish is not None:
             read.finish()
     return stats
+
+
+def joint_cost(reads: Sequence[FileRead]) -> ReadStats:
+    """Return what `run_joint` would ask a store for, without the columns that h5py reads."""
+    files = [read.reader.base.opened for read in reads]
+    planned = [direct_jobs(files[number], read.parts, number)[0] for number, read in enumerate(reads)]
+    return cost_of([job for jobs in planned for job in jobs])
 
 
 @contextlib.contextmanager

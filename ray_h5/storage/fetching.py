@@ -158,6 +158,30 @@ def fetching_threads(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
+class Fetched:
+    """What this process has asked for.
+
+    Attributes
+    ----------
+    rounds : int
+        Calls of `fetch`: the requests of one are sent together.
+    requests, nbytes : int
+        Requests for ranges, and their bytes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.rounds = self.requests = self.nbytes = 0
+
+    def add(self, nbytes: int, requests: int) -> None:
+        """Count one round."""
+        with self._lock:
+            self.rounds += 1
+            self.requests += requests
+            self.nbytes += nbytes
+
+
+fetched = PerProcess(Fetched)
 _pool = PerProcess(_Pool)
 _budget = PerProcess(_Budget)
 
@@ -218,6 +242,7 @@ def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
     RayH5Error
         The first error of a request. Those that were not sent yet are not sent.
     """
+    fetched.value.add(sum(nbytes for _, _, nbytes in requests), len(requests))
     work, unsent = _Fetch(requests), deque(range(len(requests)))
     with _stoppable(work.answers):
         _run(work, unsent, then)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ray_h5.errors import OptionError
@@ -60,9 +60,28 @@ def storage_for(options: object, paths: Iterable[str], filesystem: object = None
     urls = [path for path in paths if is_url(path)]
     if not urls:
         if options:
-            raise OptionError("storage_options: they are for files in stores, such as s3://bucket/run.h5; found none")
+            raise OptionError(
+                "storage_options, cache_dir: they are for files in stores, such as s3://bucket/run.h5; found none"
+            )
         return LOCAL
     return ObjectStorage(StoreOptions.of(options, urls))
+
+
+def with_cache(options: object, cache_dir: object, cache_bytes: object) -> Any:
+    """Return `storage_options` with the cache that is given beside them.
+
+    Raises
+    ------
+    OptionError
+        If both have one.
+    """
+    given = {"cache_dir": cache_dir, "cache_bytes": cache_bytes}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given or not isinstance(options, (Mapping, type(None))):
+        return options
+    if twice := [name for name in given if name in (options or {})]:
+        raise OptionError(f"{', '.join(twice)}: in storage_options, too; expected it once")
+    return {**(options or {}), **given}
 
 
 def storage_of(path: str, remote: Storage) -> Storage:

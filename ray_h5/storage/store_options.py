@@ -58,6 +58,7 @@ _ELSEWHERE = {
 
 _TIMES = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"})
 _SPANS = frozenset({"retry_timeout", "init_backoff", "max_backoff"})
+_NUMBERS = _TIMES | _SPANS | {"max_retries"}
 _DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}
 """obstore has no limit for a body that stalls. A request that is ended is resumed at the byte where it was."""
 
@@ -72,6 +73,7 @@ _PUBLIC = frozenset({
 
 _FROM_ENVIRONMENT = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE")
 _HIDDEN = "***"
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _TIME = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|seconds?|minutes?|milliseconds?)( .*)?")
 
 
@@ -196,6 +198,8 @@ def _plain_name(name: object, kinds: list[str]) -> str:
 
 def _checked(name: str, value: Any) -> Any:
     """Return the value of an option as obstore takes it. A message does not show it."""
+    if name in _NUMBERS and isinstance(value, str) and _NUMBER.fullmatch(value):  # from the command line
+        value = float(value) if "." in value else int(value)
     if name in _TIMES and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return f"{round(value * 1000)}ms"
     if name in _SPANS and isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:

@@ -109,6 +109,21 @@ def test_options_that_cannot_be_used(server, given, message):
         H5Dataset(URL, storage_options=options_of(server, **given))
 
 
+@pytest.mark.usefixtures("files")
+def test_it_is_given_by_keywords_or_in_storage_options(server, tmp_path, cached):
+    nvme = {"cache_dir": str(tmp_path / "nvme"), "cache_bytes": "1GB"}
+    dataset = H5Dataset(URL, columns=["id"], storage_options=options_of(server), **nvme)
+    assert [int(dataset[row]["id"]) for row in range(ALL)] == list(range(ALL))
+    assert check_epoch(epoch_of(URL, server, **nvme), ALL) is None
+    server.forget()
+    assert check_epoch(epoch_of(URL, server, storage_options=options_of(server, **cached)), ALL) is None
+    assert not any(each.nbytes for each in server.requests(method="GET"))
+    with pytest.raises(OptionError, match="cache_dir, cache_bytes: in storage_options, too"):
+        H5Dataset(URL, storage_options=options_of(server, **cached), **nvme)
+    with pytest.raises(OptionError, match="they are for files in stores"):
+        H5Dataset(str(tmp_path / "bkt"), **nvme)
+
+
 @pytest.mark.parametrize(
     ("text", "nbytes"), [("200GB", 2 * 10**11), ("50GiB", 50 << 30), ("1.5 TiB", 3 << 39), (" 7 kb ", 7000), (12, 12)]
 )

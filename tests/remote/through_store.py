@@ -12,6 +12,49 @@ from pathlib import Path
 
 from ray_h5.bench.server import FaultServer
 
+QUICK = {"conformance/test_conformance.py"}
+"""Modules whose tests also run with their files in a store: these in each run, the next ones with ``-m slow``."""
+
+MODULES = QUICK | {
+    "hdf5/test_reader_equals_h5py.py",
+    "hdf5/test_segments.py",
+    "hdf5/checks/test_chunks.py",
+    "hdf5/checks/test_values.py",
+    "hdf5/codecs/test_codec.py",
+    "hdf5/codecs/test_filter_masks.py",
+    "hdf5/metadata/test_attributes.py",
+    "hdf5/metadata/test_dtypes.py",
+    "hdf5/reading/test_casting.py",
+    "hdf5/reading/test_h5py_column.py",
+    "hdf5/reading/test_large_rows.py",
+    "hdf5/reading/test_ranges.py",
+    "planning/rows/test_grid_equals_h5py.py",
+    "planning/rows/test_groups_equal_h5py.py",
+    "planning/rows/test_windows_equal_h5py.py",
+}
+
+OTHER_FILES = "values of other files are refused in a store"
+COUNTS = "it counts reads of a disk"
+ON_DISK = {
+    "test_corpus[external link, allowed]": OTHER_FILES,
+    "test_corpus[external storage, allowed]": OTHER_FILES,
+    "test_corpus[virtual, allowed]": OTHER_FILES,
+    "test_corpus[virtual, source is missing]": OTHER_FILES,
+    "test_corpus[cut in the superblock]": "the size is known before it is opened, so the file is called truncated",
+    "test_files_of_all_kinds": OTHER_FILES,
+    "test_small_claims_are_named_too": OTHER_FILES,
+    "test_values_in_other_files": OTHER_FILES,
+    "test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
+    "test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged": OTHER_FILES,
+    "test_the_message_names_the_file_behind_a_link_that_is_damaged": OTHER_FILES,
+    "test_the_message_names_the_rows_that_are_damaged": OTHER_FILES,
+    "test_a_guard_looks_anew_while_a_writer_has_the_file": "nobody adds rows to an object",
+    "test_a_look_that_fails_for_a_while_is_no_damage": "it lets reads of a disk fail",
+    "test_requests_and_bytes_are_those_of_the_rows": COUNTS,
+    "test_calls_of_a_whole_column": COUNTS,
+}
+"""Tests of these modules that stay on the disk, and why."""
+
 
 class Bucket:
     """A server of the folder of temporary files."""
@@ -68,5 +111,5 @@ def replace_openers(bucket, monkeypatch):
                 monkeypatch.setattr(module, name, other)
 
 
-def _here(work):
+def _here(work, timeout_s=20):  # noqa: ARG001
     return work()
