@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from ray_h5.planning.epoch.shuffle import Shuffle
     from ray_h5.planning.epoch.weights import balance
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
+    from ray_h5.planning.rows.column_kinds import csr, ragged
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
+    from ray_h5.planning.tables.sidecar import Sidecar
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     )
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
@@ -72,6 +75,7 @@ _HOMES = {
     "RowReader": "ray_h5.hdf5.reader",
     "Sample": "ray_h5.torch_data.reading.samples",
     "Shuffle": "ray_h5.planning.epoch.shuffle",
+    "Sidecar": "ray_h5.planning.tables.sidecar",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
@@ -86,12 +90,15 @@ _HOMES = {
     "between": "ray_h5.planning.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
+    "csr": "ray_h5.planning.rows.column_kinds",
     "data_config": "ray_h5.ray_data.training.data_config",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "kfold": "ray_h5.ray_data.predicates",
     "loader": "ray_h5.torch_data.loaders",
     "make_train_val_indices": "ray_h5.torch_data.compat.split",
+    "mix": "ray_h5.torch_data.mixed",
     "quiet": "ray_h5.ray_data.quiet",
+    "ragged": "ray_h5.planning.rows.column_kinds",
     "read_h5": "ray_h5.ray_data.api",
     "row_mask": "ray_h5.planning.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
@@ -121,6 +128,7 @@ __all__ = [
     "RowReader",
     "Sample",
     "Shuffle",
+    "Sidecar",
     "SpecAugment",
     "Standardize",
     "WeightedSampler",
@@ -135,12 +143,15 @@ __all__ = [
     "between",
     "build_index",
     "create_optimized_dataloader",
+    "csr",
     "data_config",
     "h5_worker_init_fn",
     "kfold",
     "loader",
     "make_train_val_indices",
+    "mix",
     "quiet",
+    "ragged",
     "read_h5",
     "row_mask",
     "set_epoch",

@@ -32,6 +32,7 @@ __all__ = [
     "RowIndexError",
     "SchemaMismatchError",
     "StaleIndexError",
+    "TableError",
     "TransientIOError",
     "TruncatedFileError",
     "UnknownColumnError",
@@ -119,6 +120,9 @@ class UnsupportedColumnError(RayH5Error, TypeError):
     has_rows = True
     """False for single values, empty datasets and references, which are no columns of rows."""
 
+    is_encoded = False
+    """True for a group that encodes a column, such as a sparse matrix."""
+
 
 class CodecUnavailableError(RayH5Error, ImportError):
     """No installed library decodes a filter of a column's filter pipeline."""
@@ -130,6 +134,10 @@ class ExternalDataError(RayH5Error, PermissionError):
 
 class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that does not exist."""
+
+
+class TableError(RayH5Error, ValueError):
+    """A table beside the files cannot be read as CSV or Parquet."""
 
 
 class CastError(RayH5Error, ValueError):

@@ -27,7 +27,7 @@ def test_bench_cold_compares_with_the_bare_loops_and_lets_pages_go(tmp_path, mon
     monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments[3]) or advise(*arguments))
     found = BENCHES["cold"](BenchOptions(0.01, folder=str(tmp_path)))
     baselines = [each.baseline for each in found if each.case == "shuffled epoch, 2 threads"]
-    assert baselines == ["plain_loader", "preads", "preads, hints 64 ahead"]
+    assert baselines == ["plain_loader", "preads", "preads, hints 64 ahead", "preads, hints 64 ahead, and decode"]
     assert [each.case for each in found if each.baseline == "without hints"] == [
         "sequential epoch, cold",
         "shuffled epoch, warm",

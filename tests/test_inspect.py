@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.cli import main
-from ray_h5.errors import NotFoundError, NotHDF5Error, UnknownColumnError
+from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, UnknownColumnError
 from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
@@ -375,8 +375,15 @@ def test_a_shuffle_is_told_where_it_is_asked_for(other, capsys):
     assert "Shuffled:\n  shuffled by chunks, " in capsys.readouterr().out
     assert command(other) == 0
     assert "Shuffled" not in capsys.readouterr().out
-    assert command(other, "--shuffle", "balance:x") == 0
-    assert "Shuffled:\n  shuffled by rows, " in capsys.readouterr().out
+    for written in ("balance:x", "weights:x"):
+        assert command(other, "--shuffle", written) == 0
+        said = capsys.readouterr().out
+        assert "Shuffled:\n  shuffled by rows, " in said
+        assert ": an epoch decodes about " in said
+    assert command(other, "--shuffle", "by_length:x") == 0
+    assert ", by length in runs of " in capsys.readouterr().out
+    with pytest.raises(OptionError, match=r"unit='lengths:x'.*: expected one of 'auto', 'rows'"):
+        command(other, "--shuffle", "lengths:x")
     with pytest.raises(UnknownColumnError, match="no 'y' below group"):
         command(other, "--shuffle", "balance:y")
 

@@ -80,6 +80,29 @@ def test_the_spread_of_an_order_beside_an_exact_shuffle(tmp_path):
     assert counts.sum() == 512
 
 
+def test_balanced_batches_are_at_no_distance_from_their_whole(tmp_path):
+    figure = plots.plot_spread({"rows": RNG.permutation(np.arange(600) % 10 // 7), "balanced": np.arange(600) % 2}, 20)
+    assert rendered(figure, tmp_path)
+    curves = {line.get_label().split(",")[0]: line.get_ydata() for axes in figure.axes for line in axes.lines}
+    assert curves["balanced"].max() < 1e-9 < curves["rows"].mean()
+
+
+def test_the_padding_of_orders_of_lengths(tmp_path):
+    lengths = RNG.integers(1, 400, 640)
+    orders = {"by rows": lengths, "by length": np.sort(lengths), "zero": np.zeros(640, int)}
+    figure = plots.plot_spread(orders, 32, what="length", are_lengths=True)
+    assert rendered(figure, tmp_path)
+    curves = {line.get_label().split(",")[0]: line.get_ydata() for axes in figure.axes for line in axes.lines}
+    expected = 1 - lengths.reshape(-1, 32).mean(axis=1) / lengths.reshape(-1, 32).max(axis=1)
+    np.testing.assert_allclose(curves["by rows"], expected)
+    assert curves["by length"].mean() < 0.1 < 0.3 < curves["by rows"].mean()
+    assert not curves["zero"].any()
+    assert "padding" in [axes.get_ylabel() for axes in figure.axes]
+    for wrong, said in ((["a", "b"], "are numbers"), ([1, -2], "found -2"), ([1, np.nan], "found nan")):
+        with pytest.raises(OptionError, match=f"orders: 'x': expected lengths.*{said}"):
+            plots.plot_spread({"x": wrong}, 1, are_lengths=True)
+
+
 def test_a_spread_over_many_files_or_names(tmp_path):
     figure = plots.plot_spread({"x": np.repeat(np.arange(1000), 4)}, 50)
     assert next(axes.images[0].get_array() for axes in figure.axes if axes.images).shape == (64, 80)

@@ -74,6 +74,7 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "read": _bench("read", "read"),
         "remote": _bench("remote", "remote"),
         "shuffle": _bench("shuffle", "shuffle"),
+        "sparse": _bench("sparse", "sparse"),
         "windows": _bench("windows", "windows"),
     }
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -100,8 +102,29 @@ class FileRead:
         return self._jobs
 
 
+@dataclass(slots=True)
+class Later:
+    """Reads that come after some others: what opens each file and returns its read, for hints alone.
+
+    Attributes
+    ----------
+    reads : sequence of callable
+        As in `run_reads`.
+    given : int
+        How many of their byte ranges, from the first on, the storage was told of.
+    """
+
+    reads: Sequence[Callable[[], FileRead]] = ()
+    given: int = 0
+
+
 def run_reads(
-    reads: Sequence[Callable[[], FileRead]], times: ReadTimes | None = None, remote: Sequence[bool] = ()
+    reads: Sequence[Callable[[], FileRead]],
+    times: ReadTimes | None = None,
+    *,
+    remote: Sequence[bool] = (),
+    given: int = 0,
+    later: Later | None = None,
 ) -> ReadStats:
     """Run reads of many files. Those of remote files run together.
 
@@ -115,6 +138,10 @@ def run_reads(
         The times of earlier reads of these files.
     remote : sequence of bool
         For each read, whether its file is remote; by default none is.
+    given : int
+        How many of the first byte ranges the storage was told of already.
+    later : Later, optional
+        What is read next. The last hints are about it.
 
     Returns
     -------
@@ -132,10 +159,14 @@ def run_reads(
             opened[number] = reads[number]()
         return opened[number]
 
-    ahead = ReadAhead(times, (partial(_extents, partial(read_of, number)) for number in range(len(reads))))
+    mine = [partial(_extents, partial(read_of, number)) for number in range(len(reads))]
+    coming = itertools.chain(mine, (partial(_extents, each) for each in (later.reads if later else ())))
+    ahead = ReadAhead(times, coming, given)
     for number in range(len(reads)):
         read_of(number).run(ahead)
         stats.add(opened.pop(number).reader.stats)
+    if later is not None:
+        later.given = ahead.given_later
     return stats
 
 
@@ -183,11 +214,6 @@ def _of_read(number: int) -> Iterator[None]:
         yield
     except LostValue as exc:
         raise JobFailure(number, exc) from exc
-
-
-def hint_first(reads: Iterable[Callable[[], FileRead]], times: ReadTimes) -> None:
-    """Tell the storage about the first of some reads, which come later; parameters as in `run_reads`."""
-    ReadAhead(times, (partial(_extents, read) for read in reads)).hint()
 
 
 def _extents(read: Callable[[], FileRead]) -> Extents:

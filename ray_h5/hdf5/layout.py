@@ -11,7 +11,9 @@ import numpy as np
 
 from ray_h5.storage.byte_source import Identity
 
-Kind = Literal["number", "bool", "string", "time", "binary", "struct", "list", "ragged"]
+Kind = Literal[
+    "number", "bool", "string", "time", "binary", "struct", "list", "ragged", "sparse", "category", "optional"
+]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
 SourceStates: TypeAlias = tuple[tuple[str, Identity | None], ...]
@@ -66,11 +68,13 @@ class ColumnLayout:
     ----------
     name : str
         Path of the dataset below the group.
-    kind : {"number", "bool", "string", "time", "binary", "struct", "list", "ragged"}
+    kind : Kind
         Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
         bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
         ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
-        object arrays of arrays ("list").
+        object arrays of arrays ("list"). Columns that are made of several datasets are object arrays:
+        of arrays ("ragged"), of rows of a sparse matrix ("sparse"), and of values or None ("category"
+        and "optional").
     shape : tuple of int
         Shape of the dataset, followed by the shape of its array type if it has one. The first axis
         is the row axis.
@@ -106,6 +110,9 @@ class ColumnLayout:
         For numbers and booleans of a type that numpy does not have: a description of that type.
     ragged_shape : tuple of (int or None)
         For rows of varying shape ("ragged"): the shape of a row; None for axes along which rows differ.
+        For rows of a sparse matrix ("sparse"): their length.
+    dense : bool
+        For rows of a sparse matrix: whether batches of tensors are dense.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
@@ -128,6 +135,7 @@ class ColumnLayout:
     direct: bool = False
     odd_type: str = ""
     ragged_shape: tuple[int | None, ...] = ()
+    dense: bool = False
     path: str = field(default="", compare=False)
 
     @property

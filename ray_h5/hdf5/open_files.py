@@ -17,6 +17,7 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import h5py
+import numpy as np
 
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
@@ -29,6 +30,8 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
 from ray_h5.hdf5.metadata.column import describe_column
+from ray_h5.hdf5.metadata.encodings import Encoding, Form
+from ray_h5.hdf5.metadata.group_attributes import attributes_of
 from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
 from ray_h5.hdf5.metadata.opening import open_h5, open_remote, translated
@@ -61,7 +64,7 @@ ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColu
 
 def jobs_of(reader: ColumnReader, part: Part, library: OpenLibrary) -> list[Job]:
     """Return the work of a part of a read."""
-    if isinstance(reader, SegmentedColumn):
+    if isinstance(reader, (SegmentedColumn, DirectColumn)):
         return reader.jobs(part.request, part.out, library)
     request = part.request.listed() if isinstance(part.request, RunRequest) else part.request
     return reader.jobs(request, part.out, library)
@@ -80,6 +83,7 @@ class OpenFile:
         self.path = access.path
         self.access = access
         self._lock = threading.RLock()
+        self._form: Form | None = "" if access.swmr else None
         self.byte_source = self._open(found)
         self.identity = found if self.is_remote else self.byte_source.identity()
         self.held = HeldBytes(self.byte_source) if self.is_remote else None
@@ -103,7 +107,20 @@ class OpenFile:
             opened = LocalFile.open(path)
             if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), opened.stat()):
                 raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
+            if self._form is None:
+                tree = H5Tree(file, access)
+                self._form = tree.form
+                tree.close()
         return opened
+
+    @property
+    def form(self) -> Form:
+        """The convention that the file follows, as far as it says so."""
+        with self._lock:
+            if self._form is None:
+                with self.library() as library:
+                    self._form = library.tree.form
+            return self._form
 
     @property
     def is_remote(self) -> bool:
@@ -156,6 +173,11 @@ class OpenFile:
         """Return the chunk index of a column that h5py reads; None if there is none that is checked."""
         chunked = layout.storage == "chunked" and layout.lists_its_chunks and not layout.user_block
         return self._index_of(layout.name, library) if chunked and not layout.sources else None
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain."""
+        with self.library() as library:
+            return library.tree.encoding(name)
 
     def layout(self) -> FileLayout:
         """Return the layout of all columns."""
@@ -210,6 +232,11 @@ class OpenFile:
         """Return the groups that match a pattern, and the errors of columns that cannot be read."""
         with self.library() as library:
             return read_group_table(library.tree, pattern, columns, self._size())
+
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group."""
+        with self.library() as library, translated(self.path, "reading its attributes"):
+            return attributes_of(library.tree.enter()[0], self.path, names)
 
     def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         layout = self.column(name, library)
@@ -321,6 +348,17 @@ class OpenFile:
             index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
         return self._counted(index)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the file holds in memory: its chunk indexes, and parts of a remote file."""
+        return self.index_bytes + (0 if self.held is None else self.held.nbytes)
+
+    def measure(self) -> None:
+        """Drop what a remote file holds if it is much, and let the cache count the rest."""
+        if self.held is not None:
+            self.held.trim()
+            _files.measure(self.access, self)
+
     def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
         _files.measure(self.access, self)
@@ -376,7 +414,7 @@ def _max_open() -> int:
     return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, limit // 4))
 
 
-_files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.index_bytes, keeps_last=True)
+_files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
 
 
 def open_file(

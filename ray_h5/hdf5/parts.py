@@ -22,7 +22,7 @@ Address: TypeAlias = str | GridAddress | Segments
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part of a read: rows of one column, and the array that they go to. Runs are for segments alone."""
+    """A part of a read: rows of one column, and the array that they go to."""
 
     address: Address
     request: Request | RunRequest

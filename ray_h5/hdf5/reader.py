@@ -19,6 +19,7 @@ from ray_h5.hdf5.file_reads import FileRead, run_joint
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, jobs_of, open_file
@@ -186,6 +187,21 @@ class RowReader:
             If they do not share one.
         """
         return common_rows(self.path, self.columns)
+
+    @property
+    def form(self) -> Form:
+        """What kind of file it is: AnnData, 10x, loom; empty for files of datasets."""
+        return self._retrying(lambda: self._file().form)
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is neither a group nor a dataset of that name.
+        """
+        return self._retrying(lambda: self._file().encoding(name))
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column; errors as in `find`."""
@@ -360,6 +376,13 @@ class RowReader:
         """
         return self._retrying(lambda: self._file().group_table(pattern, columns))
 
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group that names are relative to: an array of one number each, or a text.
+
+        Errors as in `ray_h5.hdf5.metadata.group_attributes.attributes_of`.
+        """
+        return self._retrying(lambda: self._file().attributes(names))
+
     def plan(self, read: FileRead) -> Extents:
         """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
         file = self._file()
@@ -432,7 +455,10 @@ class RowReader:
         Requests for a remote file were repeated already.
         """
         if self._is_remote:
-            return replay(action)
+            result = replay(action)
+            if self._opened.value is not None:
+                self._opened.value.measure()
+            return result
         try:
             return self._repeating(action)
         except OSError as exc:

@@ -25,7 +25,9 @@ def add_inspect(subparsers: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument(
-        "--shuffle", metavar="UNIT", help="show what a shuffle costs: auto, rows, chunks, files or balance:COLUMN"
+        "--shuffle",
+        metavar="UNIT",
+        help="show what a shuffle costs: auto, rows, chunks, files, balance:COLUMN, weights:COLUMN or by_length:COLUMN",
     )
     parser.set_defaults(run=run)
 
@@ -37,7 +39,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
         "--file-extensions",
         nargs="+",
         metavar="EXTENSION",
-        help="which files to take from folders and globs (default: h5, hdf5)",
+        help="which files to take from folders and globs (default: h5, hdf5, h5ad)",
     )
     parser.add_argument("--ignore-missing-paths", action="store_true", help="skip paths that do not exist")
     parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -160,7 +160,12 @@ class Report:
         return not self.unreadable and self.problem is None
 
 
-_BALANCE = "balance:"
+_BY_COLUMN: dict[str, Callable[[str], Shuffle]] = {
+    "balance": lambda names: Shuffle(weights=balance(names.split(","))),
+    "weights": lambda name: Shuffle(weights=name),
+    "by_length": lambda name: Shuffle(by_length=name),
+}
+"""Shuffles that are written with columns: ``balance:label``."""
 
 
 def inspect_files(
@@ -175,7 +180,8 @@ def inspect_files(
     files : FileOptions
         The files.
     shuffle : str, optional
-        Report what a shuffle costs: "auto", "rows", "chunks", "files", or "balance:" and columns, with commas between.
+        Report what a shuffle costs: "auto", "rows", "chunks", "files"; "weights:" or "by_length:" and a column; or
+        "balance:" and columns, with commas between.
     columns : sequence of str, optional
         The columns that `read_h5` delivers. The report of each file has all columns.
 
@@ -235,8 +241,8 @@ def _delivery(index: RowIndex) -> Delivery:
 
 
 def _shuffled(index: RowIndex, unit: str) -> str:
-    names = unit.removeprefix(_BALANCE)
-    shuffle = as_shuffle(unit) if names == unit else Shuffle(weights=balance(names.split(",")))
+    option, _, names = unit.partition(":")
+    shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
 

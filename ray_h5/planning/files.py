@@ -21,9 +21,12 @@ from ray_h5.planning.paths import (
     is_remote_filesystem,
     list_paths,
 )
+from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
+from ray_h5.planning.tables.build import index_with_tables
+from ray_h5.planning.tables.sidecar import Sidecar, as_attrs, as_sidecars
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.file_systems import FileSystemStorage
 from ray_h5.storage.storages import storage_for
@@ -45,6 +48,10 @@ class FileOptions:
         The casts while columns are read.
     local_only : bool
         Whether only this node has the files.
+    sidecars : tuple of Sidecar
+        Tables beside the files.
+    attrs : mapping of str to str
+        Columns that are attributes of the files.
     states : mapping of str to ObjectIdentity
         The states of remote files, by URL.
     """
@@ -54,6 +61,8 @@ class FileOptions:
     index_dir: str | None
     cast: Cast
     local_only: bool
+    sidecars: tuple[Sidecar, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, ObjectIdentity] = field(default_factory=dict)
 
     @classmethod
@@ -72,9 +81,14 @@ class FileOptions:
         threads: int = 1,
         rows: object = None,
         windows: object = None,
+        columns: object = None,
+        sidecar: object = None,
+        attrs: object = (),
         storage_options: Mapping[str, object] | None = None,
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
+
+        Of `columns`, those count that say how they are made, such as `csr`.
 
         Raises
         ------
@@ -93,13 +107,18 @@ class FileOptions:
         )
         if isinstance(storage, FileSystemStorage):
             given, filesystem = [storage.url(os.fspath(path)) for path in given], None
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage)
+        made = split_columns(columns)[1]
+        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made)
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
+        tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
         cast = Cast(dict(dtypes or {}), as_casting(casting))
-        return cls(files.paths, scope, folder, cast, is_local_only(given), files.states)
+        return cls(files.paths, scope, folder, cast, is_local_only(given), tables, attributes, files.states)
 
-    def index(self, columns: Sequence[str] | None = None, spread: Spread = read_ahead) -> RowIndex:
+    def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
         lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
-        return build_index(self.paths, columns, lookup, self.cast)
+        names = split_columns(columns)[0]
+        if not self.sidecars and not self.attrs:
+            return build_index(self.paths, names, lookup, self.cast)
+        return index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)

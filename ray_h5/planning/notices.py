@@ -25,9 +25,9 @@ _MAX_LISTED = 5
 _SAID: LRU[bool] = LRU(_MAX_SETS)
 
 
-def warn_of_surprises(index: RowIndex, columns: Sequence[str] | None) -> None:
+def warn_of_surprises(index: RowIndex, columns: Sequence[object] | None) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
-    if columns is None and index.scope.by_axis:
+    if columns is None and index.scope.by_axis and not index.tables:
         _once(index, _of_samples)
     _once(index, _of_packing)
 

@@ -75,7 +75,7 @@ def spellings(path: PathLike) -> list[str]:
     return [os.path.expanduser(each) for each in (text, *unescaped)]
 
 
-DEFAULT_EXTENSIONS = ("h5", "hdf5")
+DEFAULT_EXTENSIONS = ("h5", "hdf5", "h5ad")
 
 
 _MAX_LISTED = 20

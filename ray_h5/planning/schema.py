@@ -17,6 +17,9 @@ from ray_h5.planning.arrow import arrow_type, large_type, real_dtype, to_arrow
 
 TENSOR_KINDS = frozenset({"number", "bool"})
 
+NULLABLE_KINDS = frozenset({"category", "optional", "string"})
+"""Kinds with values that may be missing. They are plain values of type `ColumnSpec.element`, or text."""
+
 _NO_TENSORS = {
     "string": ("strings", "one string a row, or numbers that stand for them"),
     "struct": ("compound values", "each of their fields as a column of its own"),
@@ -37,22 +40,26 @@ class ColumnSpec:
     ----------
     name : str
         Name.
-    kind : {"number", "bool", "string", "time", "binary", "struct", "list"}
+    kind : Kind
         The kind of a value.
     dtype : numpy.dtype
         dtype of the array that a read fills.
     row_shape : tuple of int
         Shape of one row; ``()`` for a scalar.
     element : numpy.dtype, optional
-        For lists: dtype of their elements.
+        For lists, and rows of a sparse matrix: dtype of their elements. For categories and optional values: that of
+        the values, objects for text.
     as_bytes : bool
         For strings: deliver the bytes, which need not be UTF-8.
     casting : {"checked", "rounded", "unsafe"}
         For numbers that are cast: whether values that `dtype` cannot hold are an error.
     ragged_shape : tuple of (int or None)
-        For rows of varying shape: the shape of a row; None for axes along which rows differ.
+        For rows of varying shape: the shape of a row; None for axes along which rows differ. For rows of a sparse
+        matrix: their length.
     mean_bytes : int
-        For rows of varying shape: bytes of a row in the mean.
+        For rows of varying shape, and of a sparse matrix: bytes of a row in the mean.
+    dense : bool
+        For rows of a sparse matrix: whether batches of tensors are dense.
     """
 
     name: str
@@ -64,6 +71,7 @@ class ColumnSpec:
     casting: Casting = "checked"
     ragged_shape: tuple[int | None, ...] = ()
     mean_bytes: int = field(default=0, compare=False)
+    dense: bool = False
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -93,17 +101,20 @@ class ColumnSpec:
             )
         # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
-        if layout.kind == "ragged":
-            of_row = layout.ragged_shape
-            return cls(layout.name, "ragged", dtype, (), layout.element, False, "checked", of_row, layout.item_bytes)
+        if layout.kind in {"ragged", "sparse"}:
+            of_row, size = layout.ragged_shape, layout.item_bytes
+            return cls(
+                layout.name, layout.kind, dtype, (), layout.element, False, "checked", of_row, size, layout.dense
+            )
         return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row in memory; a guess for strings and lists, whose sizes are not known before they are read."""
-        if self.kind == "ragged":
+        if self.kind in {"ragged", "sparse"}:
             return max(self.mean_bytes, 1)
-        return math.prod(self.row_shape) * {"string": 32, "list": 4096}.get(self.kind, self.dtype.itemsize)
+        sizes = {"string": 32, "category": 32, "optional": 16, "list": 4096}
+        return math.prod(self.row_shape) * sizes.get(self.kind, self.dtype.itemsize)
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
@@ -115,6 +126,10 @@ class ColumnSpec:
         """Arrow type of one value."""
         if self.as_bytes:
             return pa.binary()
+        if self.kind == "sparse":
+            return pa.null()  # a column of all rows is never kept
+        if self.kind in NULLABLE_KINDS and self.element is not None:
+            return arrow_type(self.element)
         if self.element is not None:
             return pa.large_list(arrow_type(self.element))
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
@@ -127,7 +142,7 @@ class ColumnSpec:
     @property
     def is_scalar(self) -> bool:
         """Whether a predicate can name the column: one plain value a row."""
-        return self.tensor_shape == () and self.kind != "ragged"
+        return self.tensor_shape == () and self.kind not in {"ragged", "sparse"}
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
@@ -138,12 +153,17 @@ class ColumnSpec:
             }
             shape = stored.ragged_shape or stored.row_shape
             return alike and len(shape) == len(self.ragged_shape) and covers(self.ragged_shape, shape)
+        if self.kind == "sparse":
+            alike = is_cast or self.element == stored.element
+            return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
+        if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
+            return is_cast
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
             return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
         if self.kind != stored.kind:
             return False
         # The fields of compound values may have other offsets in another file.
-        return self.value_type == stored.value_type or (self.kind == "string" and self.as_bytes)
+        return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
 
     def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
@@ -152,31 +172,50 @@ class ColumnSpec:
                 f"dtypes: None for column {self.name!r} is no dtype; leave the column out to keep its own"
             )
         wanted = as_dtype(dtype, f"column {self.name!r} in dtypes")
+        if self.kind in {"category", "optional"}:
+            return self._cast_values(wanted, casting)
         if self.kind == "string":
             if wanted.kind != "S":
                 raise OptionError(
                     f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
                 )
             return replace(self, as_bytes=True)
-        held = self.kind in TENSOR_KINDS or (self.kind == "ragged" and self.element is not None)
+        held = self.kind in TENSOR_KINDS or (self.kind in {"ragged", "sparse"} and self.element is not None)
         if not held or (self.element is not None and self.element.hasobject):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
-        if self.kind == "ragged":
+        if self.kind in {"ragged", "sparse"}:
             return replace(self, element=wanted.newbyteorder("="), casting=casting)
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
 
+    def _cast_values(self, wanted: np.dtype, casting: Casting) -> ColumnSpec:
+        """Return the spec of categories, or of optional values, as text or numbers: codes are integers."""
+        assert self.element is not None
+        is_text = self.element.kind in "OS"
+        if wanted.kind == "S" and is_text:
+            return replace(self, as_bytes=True)
+        fits = "iu" if self.kind == "category" and is_text else "iuf" if self.kind == "category" else "biuf"
+        if wanted.kind not in fits or has_long_double(wanted):
+            what = "categories: integers for their codes" if self.kind == "category" else "values that may be missing"
+            raise OptionError(f"dtypes: column {self.name!r} holds {what}; it cannot be delivered as {wanted}")
+        kind: Kind = "bool" if wanted.kind == "b" else "number"
+        return ColumnSpec(self.name, kind, wanted.newbyteorder("="), (), casting=casting)
+
     @property
     def shown_shape(self) -> str:
         """The shape of a row, for messages; ``?`` stands for a length that varies."""
-        shape = self.ragged_shape if self.kind == "ragged" else self.tensor_shape
+        shape = self.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape
         return shown_shape(shape)
 
     def __str__(self) -> str:
         if self.kind == "ragged":
             return f"{self.element} {self.shown_shape}"
+        if self.kind == "sparse":
+            return f"sparse {self.element} {self.shown_shape}"
+        if self.kind in {"category", "optional"}:
+            return f"{self.kind} {self.value_type}"
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
             kind = str(self.value_type)

@@ -24,7 +24,7 @@ from ray_h5.plots.drawing import (
     with_literal_texts,
 )
 from ray_h5.plots.pictures import check_one_row, check_one_sample, finite_range, is_picture
-from ray_h5.plots.spread import MOST_GROUPS, comparable, counts, distances, grouped
+from ray_h5.plots.spread import MOST_GROUPS, check_lengths, comparable, counts, distances, grouped, padding
 from ray_h5.plots.texts import short_text, wrapped
 
 if TYPE_CHECKING:
@@ -135,12 +135,18 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     return with_literal_texts(figure)
 
 
-def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file", seed: int = 0) -> Figure:
+def plot_spread(
+    orders: Mapping[str, Any], batch_size: int, *, what: str = "file", seed: int = 0, are_lengths: bool = False
+) -> Figure:
     """Show how files or labels spread over the batches of orders, beside the batches of an exact shuffle.
 
     The images count rows by batch and file. The curves are the distance of each batch from the whole: half the sum of
     the differences between the shares of the files in the batch and in all rows (the total variation). It is 0 for a
-    batch with the same shares as the whole. An exact shuffle is the best possible.
+    batch with the same shares as the whole. An exact shuffle is the best possible that has each row once; batches of
+    balanced draws are at 0, and their whole has equal shares.
+
+    With `are_lengths` the values are the lengths of rows. The curves are then the part of each batch that is padding,
+    if its rows are padded to the longest of them.
 
     Parameters
     ----------
@@ -152,11 +158,14 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
         The name of the values, for the axes.
     seed : int
         The seed of the exact shuffle, which is drawn from the rows of the first order.
+    are_lengths : bool
+        Whether the values are lengths of rows, numbers of 0 or more.
 
     Raises
     ------
     OptionError
-        If there is no order, or an order has fewer rows than a batch or the name of the exact shuffle.
+        If there is no order, an order has fewer rows than a batch or the name of the exact shuffle, or a length is no
+        number of 0 or more.
     """
     if not isinstance(orders, Mapping):
         raise OptionError("orders: expected {name: the file or label of each row}")
@@ -167,6 +176,8 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
     if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
         found = {name: len(order) for name, order in named.items()}
         raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
+    if are_lengths:
+        check_lengths(named)
     named[_EXACT] = np.random.default_rng(seed).permutation(next(iter(named.values())))
     values = np.unique(np.concatenate(list(named.values())))
     width = max(7.0, 3.0 * len(named))
@@ -187,14 +198,15 @@ def plot_spread(orders: Mapping[str, Any], batch_size: int, *, what: str = "file
             panel.tick_params(labelleft=False)
         else:
             panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}s, in {MOST_GROUPS} groups")
-        label = wrapped(f"{name}, mean\xa0{distances(by_batch).mean():.2f}", width / min(3, len(named)) - 0.5)
-        lines.append(draw_line(curves, distances(by_batch), label=label, linewidth=1.2))
+        curve = padding(order, batch_size) if are_lengths else distances(by_batch)
+        label = wrapped(f"{name}, mean\xa0{curve.mean():.2f}", width / min(3, len(named)) - 0.5)
+        lines.append(draw_line(curves, curve, label=label, linewidth=1.2))
         for axis in (panel.xaxis, curves.xaxis):
             axis.get_major_locator().set_params(integer=True)
     for image in images:
         image.set_clim(0, most)
     figure.colorbar(images[-1], ax=[image.axes for image in images], label="rows")
-    curves.set(xlabel="batch", ylabel="distance from the whole", ylim=(0, 1.02))
+    curves.set(xlabel="batch", ylabel="padding" if are_lengths else "distance from the whole", ylim=(0, 1.02))
     # Below the panels: beside the curves it would make the images narrower too.
     add_legend(figure, lines, loc="outside lower center", ncols=min(3, len(named)))
     return with_literal_texts(figure)

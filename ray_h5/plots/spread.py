@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.errors import OptionError
 from ray_h5.plots.texts import value_text
 
 MOST_GROUPS = 64
@@ -42,3 +43,28 @@ def distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     shares = counts / counts.sum(axis=1, keepdims=True)
     whole = counts.sum(axis=0) / counts.sum()
     return np.abs(shares - whole).sum(axis=1) / 2
+
+
+def padding(lengths: np.ndarray[Any, Any], batch_size: int) -> np.ndarray[Any, Any]:
+    """Return the part of each batch that is padding, if rows are padded to its longest: 0 to 1."""
+    batches = len(lengths) // batch_size
+    by_batch = lengths[: batches * batch_size].reshape(batches, batch_size).astype(np.float64)
+    longest = by_batch.max(axis=1)
+    # Where all rows of a batch are empty, nothing is padded.
+    return np.where(longest > 0, 1 - by_batch.mean(axis=1) / np.maximum(longest, np.finfo(float).tiny), 0.0)
+
+
+def check_lengths(orders: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raise unless all values are lengths.
+
+    Raises
+    ------
+    OptionError
+        If one is no finite number of 0 or more.
+    """
+    for name, order in orders.items():
+        if order.dtype.kind not in "biuf":
+            raise OptionError(f"orders: {name!r}: expected lengths, which are numbers, found {order.dtype}")
+        wrong = order[~((order >= 0) & np.isfinite(order))]
+        if len(wrong):
+            raise OptionError(f"orders: {name!r}: expected lengths of 0 or more, found {wrong[0]}")

@@ -13,8 +13,10 @@ from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
+from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[ColumnLike] | None = None,
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
+    sidecar: Sidecar | Sequence[Sidecar] | None = None,
+    attrs: Sequence[str] | Mapping[str, str] = (),
     shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
@@ -69,8 +73,9 @@ def read_h5(
         Files, directories (with their subdirectories) and globs. The files are sorted naturally (``f2`` before
         ``f10``), without duplicates. ``local://`` before a path means that only this node has the file. Files in
         stores have URLs: ``s3://``, ``gs://``, ``az://`` and ``https://``.
-    columns : sequence of str, optional
-        Names, such as ``"signal"`` or ``"obs/image"``. By default all columns.
+    columns : sequence of str, csr or ragged, optional
+        Names, such as ``"signal"`` or ``"obs/image"``, and columns that are made of several datasets: `ray_h5.csr`,
+        `ray_h5.ragged`. By default all columns.
     group : str
         The HDF5 group that names are relative to.
     rows : Groups or Grid, optional
@@ -78,6 +83,11 @@ def read_h5(
         index of the first axis.
     windows : Windows, optional
         A row is a step of an episode, with the values at some offsets from it; see `ray_h5.Windows`.
+    sidecar : Sidecar, or sequence of them, optional
+        Tables in CSV or Parquet beside the files, whose columns join the rows; see `ray_h5.Sidecar`.
+    attrs : sequence of str, or mapping of str to str, optional
+        Attributes of each file, or of `group` in it, that are columns: each holds one number or one text. A mapping
+        gives them other names: ``{"rate": "fs"}``. Attributes of groups that are rows: ``Groups(..., attrs=...)``.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
@@ -126,8 +136,8 @@ def read_h5(
     cache_bytes : int or str, optional
         How much of that disk to take, such as ``"200GB"``.
     file_extensions : sequence of str, optional
-        Extensions of the files to take from directories and globs; None takes all. By default ``h5`` and ``hdf5``,
-        and all matches of a glob that has an extension of its own, such as ``*.nc``.
+        Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
+        ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist.
     concurrency : int, optional
@@ -172,6 +182,8 @@ def read_h5(
         group=group,
         rows=rows,
         windows=windows,
+        sidecar=sidecar,
+        attrs=attrs,
         shuffle=shuffle,
         tail=tail,
         tail_rows=tail_rows,
@@ -201,10 +213,12 @@ def read_h5(
 def build_index(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[ColumnLike] | None = None,
     group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
+    sidecar: Sidecar | Sequence[Sidecar] | None = None,
+    attrs: Sequence[str] | Mapping[str, str] = (),
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
     predicate_columns: Sequence[str] = (),
@@ -222,8 +236,8 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, dtypes, casting, allow_external, filesystem, storage_options, file_extensions,
-    ignore_missing_paths
+    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, storage_options,
+    file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
@@ -245,6 +259,8 @@ def build_index(
         group=group,
         rows=rows,
         windows=windows,
+        sidecar=sidecar,
+        attrs=attrs,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,
@@ -253,6 +269,7 @@ def build_index(
         storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
+        columns=columns,
     )
     index = files.index(columns, in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))

@@ -18,6 +18,7 @@ from ray_h5.planning.epoch.reading import BlockRows
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.ray_data.ragged import ragged_array
+from ray_h5.ray_data.sparse import sparse_array
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
@@ -40,7 +41,7 @@ def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
 
 def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
     """Return the schema of the blocks, which is the schema of an empty one."""
-    arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.columns}
+    arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.of_files}
     nothing = np.empty(0, np.int64)
     return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), names).schema
 
@@ -51,9 +52,18 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
     def where(row: int) -> str:
         return plan.files.where(int(rows.row_ids[row]))
 
+    joined = plan.joined
+    if spec is not None and joined is not None and name in joined.specs:
+        if spec.is_scalar:
+            return joined.arrow(name, plan.files, rows.row_ids)
+        values = joined.array(name, plan.files, rows.row_ids)
+        is_ragged = spec.kind == "ragged"
+        return ragged_array(values, spec, where) if is_ragged else ArrowTensorArray.from_numpy(values, column_name=name)
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
             return ragged_array(rows.arrays[name], spec, where)
+        if spec.kind == "sparse":
+            return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
         if spec.is_scalar:
             return scalar_to_arrow(array, spec, where)

@@ -27,9 +27,11 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
+from ray_h5.planning.rows.column_kinds import ColumnLike
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
@@ -56,7 +58,7 @@ class H5Datasource(Datasource):
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories and globs, as for `read_h5`.
-    columns : sequence of str, optional
+    columns : sequence of str, csr or ragged, optional
         The columns to read; None reads all.
     group : str
         The HDF5 group that column names are relative to.
@@ -91,10 +93,12 @@ class H5Datasource(Datasource):
         self,
         paths: PathLike | Sequence[PathLike],
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[ColumnLike] | None = None,
         group: str = "/",
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        sidecar: Sidecar | Sequence[Sidecar] | None = None,
+        attrs: Sequence[str] | Mapping[str, str] = (),
         shuffle: ShuffleLike = None,
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
@@ -126,6 +130,8 @@ class H5Datasource(Datasource):
             group=group,
             rows=rows,
             windows=windows,
+            sidecar=sidecar,
+            attrs=attrs,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,
@@ -135,12 +141,13 @@ class H5Datasource(Datasource):
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
             threads=threads,
+            columns=columns,
         )
         self._local_only = files.local_only
         self._index = files.index(columns, in_tasks)
         warn_of_surprises(self._index, columns)
         self._delivered = self._index.delivered
-        self._columns = {name: self._delivered[name] for name in self._index.columns}
+        self._columns = {name: self._delivered[name] for name in self._index.names}
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
@@ -187,7 +194,7 @@ class H5Datasource(Datasource):
     def rows_once(self) -> H5Datasource:
         """Return a datasource that reads each selected row once: without tail, weights and name."""
         clone = copy.copy(self)
-        clone._shuffle = None if self._shuffle is None else self._shuffle.without_weights()
+        clone._shuffle = None if self._shuffle is None else self._shuffle.once()
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
         return clone
 
@@ -201,6 +208,7 @@ class H5Datasource(Datasource):
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
+        clone._names = tuple(name for name in clone._names if name not in self._index.joined.specs)
         return clone
 
     def as_not_resumable(self) -> H5Datasource:

@@ -26,6 +26,7 @@ from ray_h5.planning.predicates.index_columns import compared
 from ray_h5.planning.predicates.virtual_columns import occurs
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 from ray_h5.ray_data.tasks import in_tasks
 
@@ -158,6 +159,8 @@ def kfold(
     hdf5_group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
+    sidecar: Sidecar | Sequence[Sidecar] | None = None,
+    attrs: Sequence[str] | Mapping[str, str] = (),
     dtypes: Mapping[str, object] | None = None,
     casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -186,7 +189,8 @@ def kfold(
         The HDF5 group that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions, ignore_missing_paths
+    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
+    ignore_missing_paths
         As for `read_h5`.
 
     Raises
@@ -199,6 +203,8 @@ def kfold(
         group=hdf5_group,
         rows=rows,
         windows=windows,
+        sidecar=sidecar,
+        attrs=attrs,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

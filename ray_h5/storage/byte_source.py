@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
 Buffer = memoryview
 """A writable, C-contiguous view of bytes."""
@@ -104,6 +105,9 @@ class ByteSource(Protocol):
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
+
+    def read_spans(self, spans: Sequence[tuple[int, int, int]], buffer: Buffer) -> None:
+        """Read short byte ranges into places of one buffer. A span is its offset, its place and its size."""
 
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans, several at once, and pass each to `then` in this thread as it arrives, in any order."""

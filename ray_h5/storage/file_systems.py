@@ -6,7 +6,7 @@ They have no request that names the state that it wants. So the state is asked f
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,9 +14,10 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, FSSpecHandler, PyFile
 
 from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedError, TruncatedFileError
 from ray_h5.storage.addresses import Address, scheme_of
-from ray_h5.storage.byte_source import Buffer, Costs, ObjectIdentity, Span, Then
-from ray_h5.storage.fetching import IN_FLIGHT, call, read_ranges
-from ray_h5.storage.object_store import STORE_COSTS, Found
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.fetching import call
+from ray_h5.storage.object_store import Found
+from ray_h5.storage.remote_file import RemoteFile
 
 Result = TypeVar("Result")
 
@@ -173,7 +174,7 @@ class FileSystemStorage:
         raise error
 
 
-class FileSystemFile:
+class FileSystemFile(RemoteFile):
     """One file of a remote file system.
 
     Parameters
@@ -186,15 +187,9 @@ class FileSystemFile:
         The state that it had when it was opened.
     """
 
-    is_remote = True
-    costs = Costs(STORE_COSTS.gap_bytes, STORE_COSTS.few_gap_bytes, STORE_COSTS.part_bytes, IN_FLIGHT)
-
     def __init__(self, storage: FileSystemStorage, url: str, expect: ObjectIdentity) -> None:
-        self._storage, self._url, self._expect = storage, url, expect
-
-    @property
-    def size(self) -> int:
-        return self._expect.size
+        super().__init__(expect)
+        self._storage, self._url = storage, url
 
     def identity(self) -> ObjectIdentity:
         """Return the state that the file has now."""
@@ -203,21 +198,6 @@ class FileSystemFile:
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes, in a thread that may wait; see `fetch`."""
         return self._storage.read_at(self._url, offset, nbytes)
-
-    def read_into(self, offset: int, buffer: Buffer) -> None:
-        """Fill `buffer` with the bytes that begin at `offset`."""
-
-        def then(_: int, found: memoryview) -> None:
-            buffer[:] = found
-
-        self.read_ranges([(offset, len(buffer))], then)
-
-    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
-        """Read spans, and pass each to `then` in this thread as it arrives."""
-        read_ranges(self, spans, then)
-
-    def will_need(self, offset: int, nbytes: int) -> None:
-        """Do nothing: what is wanted is asked for at once."""
 
 
 def _identity(found: tuple[str, int, Any]) -> ObjectIdentity:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
+from ray_h5.storage.addresses import is_url, without_secrets
 from ray_h5.storage.byte_source import Buffer, Costs, FileIdentity, Identity, Span, Then
 from ray_h5.storage.os_errors import os_error, translated_os_errors
 
@@ -61,6 +62,19 @@ class LocalFile:
                     f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
                 )
             done += more
+
+    def read_spans(self, spans: Sequence[tuple[int, int, int]], buffer: Buffer) -> None:
+        """Read short byte ranges into places of one buffer. A span is its offset, its place and its size."""
+        # Fast path: calls of `read_into` take 1.3 times as long for ranges of 1 KiB (CPU seconds).
+        read, fd = os.preadv, self._fd
+        for offset, place, nbytes in spans:
+            part = buffer[place : place + nbytes]
+            try:
+                whole = read(fd, (part,), offset) == nbytes
+            except OSError:
+                whole = False  # read again, for the error with its place
+            if not whole:
+                self.read_into(offset, part)
 
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans one after the other, and pass each to `then`."""
@@ -152,7 +166,14 @@ def absolute_path(path: str) -> str:
     """Return a path that leads to the same file from any current folder.
 
     ``a/../b`` becomes ``b``, unless ``a`` is a symbolic link: ``..`` is then the parent of the folder it leads to.
+
+    Raises
+    ------
+    OptionError
+        If it is a URL.
     """
+    if is_url(path):
+        raise OptionError(f"{without_secrets(path)[0]}: expected a path of the local file system, found a URL")
     plain = os.path.abspath(path)
     if os.pardir not in Path(path).parts or os.path.realpath(path) == os.path.realpath(plain):
         return plain

@@ -11,9 +11,10 @@ from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, Ray
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
 from ray_h5.storage.addresses import Address, shown
-from ray_h5.storage.byte_source import Buffer, Costs, ObjectIdentity, Span, Then
+from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.disk_cache import CachedGetter, cache_for
-from ray_h5.storage.fetching import IN_FLIGHT, Getter, call, read_ranges
+from ray_h5.storage.fetching import Getter, call
+from ray_h5.storage.remote_file import RemoteFile
 from ray_h5.storage.store_errors import changed, store_error
 from ray_h5.storage.store_options import StoreOptions
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 Result = TypeVar("Result")
-
-STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
-"""Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
-and a gap of 256 KiB takes less CPU than the request that it saves."""
 
 _MAX_STORES = 64
 _PAGE = 1000
@@ -43,7 +40,7 @@ class Found:
     identity: ObjectIdentity
 
 
-class ObjectFile:
+class ObjectFile(RemoteFile):
     """One object in one state. Every request says which state it wants, and fails if the object has another one.
 
     Parameters
@@ -56,16 +53,9 @@ class ObjectFile:
         The state.
     """
 
-    is_remote = True
-    costs = STORE_COSTS
-
     def __init__(self, storage: ObjectStorage, url: str, expect: ObjectIdentity) -> None:
-        self._expect = expect
+        super().__init__(expect)
         self._getter = storage.getter(url, expect)
-
-    @property
-    def size(self) -> int:
-        return self._expect.size
 
     def identity(self) -> ObjectIdentity:
         """Return the state that is read. Reads raise if the object has another one."""
@@ -74,21 +64,6 @@ class ObjectFile:
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
         return self._getter.get(offset, nbytes)
-
-    def read_into(self, offset: int, buffer: Buffer) -> None:
-        """Fill `buffer` with the bytes that begin at `offset`."""
-
-        def then(_: int, found: memoryview) -> None:
-            buffer[:] = found
-
-        self.read_ranges([(offset, len(buffer))], then)
-
-    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
-        """Read spans, and pass each to `then` in this thread as it arrives."""
-        read_ranges(self, spans, then)
-
-    def will_need(self, offset: int, nbytes: int) -> None:
-        """Do nothing: what is wanted is asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,4 +278,9 @@ def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
         if "endpoint" in arguments or "endpoint_url" in arguments:
             arguments.setdefault("virtual_hosted_style_request", False)
         return S3Store(address.root, **arguments)
-    return (GCSStore if address.kind == "gs" else AzureStore)(address.root, **arguments)
+    if address.kind == "gs":
+        return GCSStore(address.root, **arguments)
+    container, at, host = address.root.partition("@")  # abfss://container@account.dfs.core.windows.net/key
+    if at:
+        arguments.setdefault("account_name", host.partition(".")[0])
+    return AzureStore(container, **arguments)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
     from ray_h5.planning.rows.kinds import Grid, Groups
     from ray_h5.planning.rows.windows import Windows
+    from ray_h5.planning.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.folds import kfold
     from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
@@ -52,6 +54,7 @@ __all__ = [
     "RankMemCachedH5Dataset",
     "Sample",
     "Shuffle",
+    "Sidecar",
     "WeightedSampler",
     "Windows",
     "WorkerSafeAugmentedDataset",
@@ -66,6 +69,7 @@ __all__ = [
     "kfold",
     "loader",
     "make_train_val_indices",
+    "mix",
     "row_mask",
     "where",
     "worker_init_fn",
@@ -85,6 +89,7 @@ _NAMES = {
         "Groups",
     ),
     "planning.rows.windows": ("Windows",),
+    "planning.tables.sidecar": ("Sidecar",),
     "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.compat.combined": ("CombinedHDF5Dataset",),
     "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),
@@ -115,6 +120,7 @@ _NAMES = {
         "H5DataLoader",
         "loader",
     ),
+    "torch_data.mixed": ("mix",),
     "torch_data.reading.samples": ("Sample",),
     "torch_data.samplers": ("OrderSampler",),
     "torch_data.weighted_sampler": ("WeightedSampler",),

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
-from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes
@@ -29,15 +28,20 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
+from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.sparse import SparseBatch
+from ray_h5.planning.tables.joined import no_value
+from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
 from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
 from ray_h5.torch_data.reading.tensors import ragged_to_torch, to_torch
+from ray_h5.transforms.sparse_tensors import csr_tensor
 
 Transform = Callable[[Any], Any]
 
@@ -70,8 +74,8 @@ class H5Dataset(BatchedDataset):
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories and globs; see `read_h5`.
-    columns : sequence of str, optional
-        Columns of a sample; None takes all.
+    columns : sequence of str, csr or ragged, optional
+        Columns of a sample; None takes all. Some are made of several datasets: `ray_h5.csr`, `ray_h5.ragged`.
     predicate : expression of pyarrow or Ray, optional
         Which rows are samples; see `where`.
     transform : callable, optional
@@ -82,6 +86,10 @@ class H5Dataset(BatchedDataset):
         What a row is: an HDF5 group, or an index of several leading axes. By default an index of the first axis.
     windows : Windows, optional
         A sample is a step of an episode, with the values at some offsets from it.
+    sidecar : Sidecar, or sequence of them, optional
+        Tables beside the files, whose columns join the samples; see `ray_h5.Sidecar`.
+    attrs : sequence of str, or mapping of str to str, optional
+        Attributes of each file, or of its group, that are columns.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
     casting : {"checked", "unsafe"}
@@ -99,8 +107,8 @@ class H5Dataset(BatchedDataset):
         A folder on a local disk where bytes of files in stores stay, as for `read_h5`. `cache_bytes` is then how much
         of the disk to take, such as ``"200GB"``.
     file_extensions : sequence of str, optional
-        Endings of the files to take from folders and globs; None takes all. By default ``h5`` and ``hdf5``,
-        and what a glob matches that names an ending itself, such as ``*.nc``.
+        Endings of the files to take from folders and globs; None takes all. By default ``h5``, ``hdf5`` and
+        ``h5ad``, and what a glob matches that names an ending itself, such as ``*.nc``.
     ignore_missing_paths : bool
         Leave out paths that do not exist. If none exists, it is an error.
     cache_size : int
@@ -136,13 +144,15 @@ class H5Dataset(BatchedDataset):
     def __init__(
         self,
         paths: PathLike | Sequence[PathLike],
-        columns: Sequence[str] | None = None,
+        columns: Sequence[ColumnLike] | None = None,
         predicate: pc.Expression | None = None,
         transform: Transform | None = None,
         *,
         group: str = "/",
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        sidecar: Sidecar | Sequence[Sidecar] | None = None,
+        attrs: Sequence[str] | Mapping[str, str] = (),
         dtypes: Mapping[str, object] | None = None,
         casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
@@ -166,6 +176,8 @@ class H5Dataset(BatchedDataset):
             group=group,
             rows=rows,
             windows=windows,
+            sidecar=sidecar,
+            attrs=attrs,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,
@@ -174,13 +186,14 @@ class H5Dataset(BatchedDataset):
             storage_options=storage_options,
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
+            columns=columns,
         )
         if transform is not None and not callable(transform):
             raise OptionError(f"transform={transform!r}: expected a function of a sample, or None")
         self.transform = transform
         self._padding = Padding.of(pad)
         self._files = replace(files, cast=self._cast(files.cast))
-        names = None if columns is None else as_names(columns)
+        names = split_columns(columns)[0]
         self._choice = names, None if predicate is None else as_expression(predicate)
         self._bounds = cache_size, cache_bytes, kept_bytes
         self._build_index()
@@ -193,13 +206,17 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index(columns)
         warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
-        self._specs = [delivered[name] for name in self._index.columns]
+        self._specs = [delivered[name] for name in self._index.names]
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
+        self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
         self._fills = self._fills_of(self._padding)
         selection = self._select(predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
+        joined = plan.joined
+        if joined is not None and (found := joined.without_value(plan.files, plan.selection)) is not None:
+            raise no_value(found[0], plan.files.where(found[1]))
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
@@ -240,6 +257,17 @@ class H5Dataset(BatchedDataset):
     def has_own_samples(self) -> bool:
         """Whether a subclass makes samples or batches itself."""
         return is_changed(self)
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether rows are ranges of longer arrays that are stored in chunks, such as those of a sparse matrix."""
+        kinds = {"sparse", "ragged"}
+        return any(spec.kind in kinds and self._index.chunk_rows[spec.name] > 1 for spec in self._specs)
+
+    @property
+    def has_dense_batches(self) -> bool:
+        """Whether batches are made dense of rows of a sparse matrix."""
+        return any(spec.dense for spec in self._sparse.values())
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
@@ -374,6 +402,9 @@ class H5Dataset(BatchedDataset):
         return padded
 
     def _values(self, name: str, array: np.ndarray) -> Any:
+        if (sparse := self._sparse.get(name)) is not None:
+            rows = SparseBatch.of(array, sparse)
+            return torch.from_numpy(rows.to_dense()) if sparse.dense else csr_tensor(*rows.canonical().parts)
         spec = self._ragged.get(name)
         return to_torch(array, name, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 

@@ -13,6 +13,7 @@ from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.criteria import where
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
+from ray_h5.planning.tables.sidecar import Sidecar
 
 
 def kfold(
@@ -25,6 +26,8 @@ def kfold(
     hdf5_group: str = "/",
     rows: RowKind | None = None,
     windows: Windows | None = None,
+    sidecar: Sidecar | Sequence[Sidecar] | None = None,
+    attrs: Sequence[str] | Mapping[str, str] = (),
     dtypes: Mapping[str, object] | None = None,
     casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -53,7 +56,8 @@ def kfold(
         The group of the files that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions, ignore_missing_paths
+    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
+    ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
@@ -71,6 +75,8 @@ def kfold(
         group=hdf5_group,
         rows=rows,
         windows=windows,
+        sidecar=sidecar,
+        attrs=attrs,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

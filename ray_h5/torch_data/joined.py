@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.hdf5.buffers import empty
+from ray_h5.planning.padding import PadLike
+from ray_h5.planning.schema import ColumnSpec
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.reading.samples import Sample
@@ -41,6 +44,9 @@ class JoinedDataset(BatchedDataset):
     OptionError
         If another dataset is in it, or a subclass that makes samples itself.
     """
+
+    is_mixture: ClassVar[bool] = False
+    """Whether the datasets have shares in an order."""
 
     def __init__(self, source: Dataset[Any]) -> None:
         self.source = source
@@ -113,20 +119,37 @@ class JoinedDataset(BatchedDataset):
         if len(wholes) == 1:
             return wholes[0]
         count, places = _count(parts), [part.places for part in parts]
-        return Sample((name, _merged([each[name] for each in wholes], places, count)) for name in wholes[0])
+        fills = parts[0].dataset._fills
+        return Sample(
+            (name, _merged([each[name] for each in wholes], places, count, fills.get(name, 0))) for name in wholes[0]
+        )
+
+    def with_padding(self, pad: PadLike) -> JoinedDataset:
+        """Return the same samples, with another option `pad` of each dataset."""
+        other = copy.copy(self)
+        other._parts = [part.with_padding(pad) for part in self._parts]
+        return other
 
     def check_alike(self) -> None:
         """Raise a SchemaMismatchError unless batches of all datasets have the same columns, dtypes and shapes."""
-        described = [_described(part) for part in self._parts]
+        described, names = [_described(part) for part in self._parts], self._part_names()
         for number, found in enumerate(described):
             for name in dict.fromkeys([*described[0], *found]):
                 first, here = (each.get(name, "missing") for each in (described[0], found))
                 if first != here:
                     raise SchemaMismatchError(
-                        f"datasets 0 and {number} of the {type(self.source).__name__} do not make one batch: column "
+                        f"datasets {names[0]} and {names[number]} of the {self._kind} do not make one batch: column "
                         f"{name!r} is {first} in {self._parts[0]}, and {here} in {self._parts[number]}; choose columns="
                         "[...] and dtypes={...} that all of them have"
                     )
+
+    @property
+    def _kind(self) -> str:
+        return "mixture" if self.is_mixture else type(self.source).__name__
+
+    def _part_names(self) -> list[str]:
+        """Return a name of each dataset, for messages."""
+        return [str(number) for number in range(len(self._parts))]
 
     def _by_part(self, indices: np.ndarray) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
         """Yield the number of each dataset that has samples among these, their places, and their indices there."""
@@ -151,11 +174,21 @@ def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
     return dataset if isinstance(dataset, (H5Dataset, JoinedDataset)) else JoinedDataset(dataset)
 
 
+def flat_parts(dataset: Dataset[Any]) -> list[H5Dataset]:
+    """Return all datasets in `dataset`."""
+    return _flat(dataset)[0]
+
+
 def _flat(dataset: Dataset[Any]) -> tuple[list[H5Dataset], np.ndarray]:
     """Return all datasets in `dataset`, and where its samples are in their concatenation."""
     if isinstance(dataset, H5Dataset):
         return [dataset], np.arange(len(dataset))
     if isinstance(dataset, JoinedDataset):
+        if dataset.is_mixture:
+            raise OptionError(
+                f"{dataset!r} is part of another dataset, which does not know its shares: name all datasets in one "
+                "mix({...}), and choose samples of each before that"
+            )
         return dataset._parts, dataset._positions
     if _is(dataset, Subset):
         parts, positions = _flat(dataset.dataset)
@@ -187,20 +220,31 @@ def _count(parts: Sequence[PartOfBatch]) -> int:
     return sum(len(part.places) for part in parts)
 
 
-def _merged(columns: Sequence[Any], places: Sequence[np.ndarray], count: int) -> Any:
-    """Return the values of a column of several datasets in the order of the batch."""
+def _merged(columns: Sequence[Any], places: Sequence[np.ndarray], count: int, fill: float) -> Any:
+    """Return the values of a column of several datasets in the order of the batch; padded ones to the longest."""
     if isinstance(columns[0], torch.Tensor):
         # By NumPy: torch splits even small copies over its threads, which wait for each other where CPUs are busy.
         arrays = [_bits(values) for values in columns]
-        array = empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
+        shapes = {values.shape[1:] for values in arrays}
+        if len(shapes) > 1:
+            longest = tuple(map(max, zip(*shapes, strict=True)))
+            array = np.full((count, *longest), fill, arrays[0].dtype)
+        else:
+            array = empty((count, *shapes.pop()), arrays[0].dtype)
         for values, here in zip(arrays, places, strict=True):
-            array[here] = values
+            inside: Any = (here, *map(slice, values.shape[1:]))
+            array[inside] = values
         return torch.from_numpy(array).view(columns[0].dtype)
     merged: list[Any] = [None] * count
     for column, here in zip(columns, places, strict=True):
         for place, value in zip(here, column, strict=True):
             merged[place] = value
     return merged
+
+
+def _listed(spec: ColumnSpec | None) -> str:
+    """Return what a list holds, as text. The lengths of rows may differ from dataset to dataset."""
+    return "a list" if spec is None else f"a list of {spec.element} arrays of {len(spec.ragged_shape)} axes"
 
 
 def _bits(values: torch.Tensor) -> np.ndarray:
@@ -214,6 +258,6 @@ def _described(part: H5Dataset) -> dict[str, str]:
     return {
         name: f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape[1:])}"
         if isinstance(values, torch.Tensor)
-        else "a list"
+        else _listed(part._ragged.get(name))
         for name, values in empty.items()
     }

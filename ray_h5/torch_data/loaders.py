@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.hdf5.reading.turn import turn_of_this_thread
 from ray_h5.options import as_integer
 from ray_h5.planning.padding import PadLike
 from ray_h5.planning.paths import PathLike
@@ -42,6 +43,8 @@ _REMOTE_READ_BYTES = 64 << 20
 _FIRST_BATCHES = 4
 """The same for files in stores: what counts is how many rows are asked for at once. One batch at a time read 30 MB/s,
 16 batches 93 MB/s (60 ms to the first byte; shuffled rows of 50 KB). The first call is smaller, as it is waited for."""
+_OF_RANGES = 256, 80 << 20
+"""The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
 
 _ReadBatch = tuple[int, Any]
 """How many samples a batch has, and their arrays, or a tensor or dict made of them."""
@@ -159,9 +162,11 @@ class H5DataLoader(DataLoader[Any]):
             finish = self._from_subclass
         else:
             is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
-            read = partial(self._read, self._whole if is_plain else _unchanged)
-            reads = self._in_threads(read) if self.threads else map(read, self._calls())
-            finish = _unchanged if is_plain else self._from_samples
+            # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
+            is_made = is_plain and not self._grows
+            read = partial(self._read, self._whole if is_made else _unchanged)
+            reads = self._in_threads(read) if self.threads else self._in_this_thread(read)
+            finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
@@ -192,17 +197,42 @@ class H5DataLoader(DataLoader[Any]):
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
         """
         batches, left = self._index_batches(), self._num_batches()
-        most_bytes, count = (_REMOTE_READ_BYTES, _FIRST_BATCHES) if self.dataset.is_remote else (_READ_BYTES, 1)
+        if (window := self._window_batches) is not None:
+            yield from iter(lambda: list(itertools.islice(batches, window)), [])
+            return
+        most_batches, most_bytes = (_MAX_BATCHES, _READ_BYTES) if not self._has_ranges else _OF_RANGES
+        # Small calls would decode the chunks that they share several times.
+        count = self.prefetch_factor if self._has_ranges and self.prefetch_factor else 1
+        if is_remote := self.dataset.is_remote:
+            most_bytes, count = max(most_bytes, _REMOTE_READ_BYTES), max(count, _FIRST_BATCHES)
         while call := list(itertools.islice(batches, count)):
             yield call
             left -= len(call)
             fitting = max(1, most_bytes // max(1, len(call[0]) * self.dataset.row_bytes))
-            count = min(
-                _MAX_BATCHES if self.dataset.is_remote else 2 * count,
-                self.prefetch_factor or min(_MAX_BATCHES, fitting),
-            )
+            grown = most_batches if is_remote else 2 * count
+            count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if self.threads > 1:
                 count = int(max(1, min(count, -(-left // self.threads))))
+
+    @property
+    def _has_ranges(self) -> bool:
+        """Whether rows are ranges of longer arrays, so that neighbours share chunks."""
+        return isinstance(self.dataset, H5Dataset) and self.dataset.has_ranges
+
+    @property
+    def _grows(self) -> bool:
+        """Whether batches take more memory than what is read for them."""
+        return isinstance(self.dataset, H5Dataset) and self.dataset.has_dense_batches
+
+    @property
+    def _window_batches(self) -> int | None:
+        """The batches of a window of such rows: it is read at once, and its chunks are decoded once; else None."""
+        ordered = self._ordered
+        order = None if ordered is None or self.prefetch_factor is not None else ordered.order
+        if order is None or order.range_chunks is None or order.window_rows is None or not self._has_ranges:
+            return None
+        assert ordered is not None
+        return max(1, order.window_rows // (ordered.run_length * ordered.world_size))
 
     def _num_batches(self) -> float:
         try:
@@ -223,9 +253,11 @@ class H5DataLoader(DataLoader[Any]):
         calls, in_time = _with_later(self._calls(), self.threads), True
 
         def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
-            if later is not None:
-                self.dataset.will_read(_indices(later))
-            return read(call)
+            if self.dataset.is_remote:  # threads wait for the network side by side
+                return self._announced(read, call, later)
+            # One thread at a time plans and reads small rows: see `Turn`.
+            with turn_of_this_thread().kept():
+                return self._announced(read, call, later)
 
         at_exit, stop, done = sys.is_finalizing, Stop(), False
 
@@ -257,6 +289,20 @@ class H5DataLoader(DataLoader[Any]):
             # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
             if not at_exit():
                 pool.shutdown(wait=in_time, cancel_futures=True)
+
+    def _in_this_thread(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
+        return (self._announced(read, *each) for each in _with_later(self._calls(), 1))
+
+    def _announced(
+        self,
+        read: Callable[[list[list[int]]], list[_ReadBatch]],
+        call: list[list[int]],
+        later: list[list[int]] | None,
+    ) -> list[_ReadBatch]:
+        """Read some batches; `later` is what this thread reads next."""
+        if later is not None:
+            self.dataset.will_read(_indices(later))
+        return read(call)
 
     def _read(self, make: Callable[[Any], Any], call: list[list[int]]) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
@@ -346,7 +392,7 @@ def loader(
 
     Parameters
     ----------
-    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, or paths
+    source : H5Dataset, a ConcatDataset, Subset or `mix` of H5Datasets, or paths
         The samples.
     batch_size : int
         Samples of a batch, on each rank.
@@ -385,8 +431,6 @@ def loader(
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
         dataset = as_h5(source)
         if pad is not None:
-            if not isinstance(dataset, H5Dataset):
-                raise OptionError(f"pad={pad!r}: of a joined dataset, give pad= to each H5Dataset(...)")
             dataset = dataset.with_padding(pad)
     else:
         dataset = H5Dataset(source, pad=pad, **options)

@@ -10,9 +10,9 @@ from ray_h5.options import as_integer, check_count
 
 State = dict[str, Any]
 
-_SHUFFLE = ("unit", "seed", "window_rows", "rows_per_epoch", "weights")
-_PLAIN = 3
-"""The entries of a shuffle without draws."""
+_SHUFFLE = ("unit", "seed", "window_rows", "rows_per_epoch", "weights", "by_length")
+_LENGTHS = (3, 5, 6)
+"""How many of these entries a shuffle has: without draws, with draws, by length."""
 
 
 class SamplerState:
@@ -22,7 +22,8 @@ class SamplerState:
     ----------
     described : mapping
         Describes the order: a state can only be loaded if it has the same entries. A shuffle is
-        [unit, seed, window_rows], and with draws [..., rows_per_epoch, digest of the weights].
+        [unit, seed, window_rows], with draws [..., rows_per_epoch, digest of the weights], and by
+        length [..., digest of the lengths].
     run_length : int
         Samples of a run.
     is_drawn : bool
@@ -141,7 +142,7 @@ def check_is_state(state: object) -> None:
 def _parts(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a state, those of a shuffle by their names."""
     shuffle = described.get("shuffle")
-    if not isinstance(shuffle, list) or len(shuffle) not in (_PLAIN, len(_SHUFFLE)):
+    if not isinstance(shuffle, list) or len(shuffle) not in _LENGTHS:
         return dict(described)
     return {**described, "shuffle": True, **dict(zip(_SHUFFLE, shuffle, strict=False))}
 

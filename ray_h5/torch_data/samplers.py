@@ -38,7 +38,7 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
             "Trainer(use_distributed_sampler=False)"
         )
     wanted = as_shuffle(shuffle, seed)
-    if hasattr(dataset, "epoch_order"):
+    if hasattr(dataset, "epoch_order"):  # an H5Dataset, or a mixture
         return cast("Order", dataset.epoch_order(wanted))
     if wanted is not None and wanted.unit not in ("auto", "rows"):
         raise OptionError(f"shuffle={wanted.unit!r}: only an H5Dataset knows its {wanted.unit}; use 'rows'")
@@ -46,14 +46,15 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
 
 
 def _described(order: Order) -> list[Any] | None:
-    """Return the shuffle of an order for the state of a sampler. Draws are added only where there are some."""
+    """Return the shuffle of an order for the state of a sampler; with draws and lengths, where there are some."""
     shuffle = order.shuffle
     if shuffle is None:
-        return None
-    found = [shuffle.unit, shuffle.seed, shuffle.window_rows]
-    if shuffle.rows_per_epoch is None:
+        return None if order.draws is None else [None, None, None, None, order.draws.digest().hex()]
+    found: list[Any] = [shuffle.unit, shuffle.seed, shuffle.window_rows]
+    if shuffle.rows_per_epoch is None and order.runs is None:
         return found
-    return [*found, shuffle.rows_per_epoch, None if order.draws is None else order.draws.digest().hex()]
+    found += [shuffle.rows_per_epoch, None if order.draws is None else order.draws.digest().hex()]
+    return found if order.runs is None else [*found, order.runs.digest().hex()]
 
 
 class RankSampler(DistributedSampler[int]):

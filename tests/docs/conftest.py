@@ -21,7 +21,34 @@ def made(tmp_path_factory):
             file[f"sample_{i}/x"] = np.full((3, 4), i, "f4")
             file[f"sample_{i}/y"] = i
     write_episodes(folder)
+    write_cells(folder)
+    patients = range(ROWS * 4 // 10)
+    lines = [f"patient_{number:04d},{('benign', 'malignant')[number % 2]}" for number in patients]
+    (folder / "labels.csv").write_text("\n".join(["patient,diagnosis", *lines, ""]))
     return folder
+
+
+def write_cells(folder):
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.3, (90, 20))
+    rows, genes = np.nonzero(counts)
+    with h5py.File(folder / "cells.h5ad", "w") as file:
+        file.attrs["encoding-type"] = "anndata"
+        matrix = file.create_group("X")
+        matrix.attrs.update({"encoding-type": "csr_matrix", "shape": counts.shape})
+        matrix["data"], matrix["indices"] = counts[rows, genes].astype("f4"), genes.astype("i4")
+        matrix["indptr"] = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=90))])
+        types = file.create_group("obs/cell_type")
+        types.attrs["encoding-type"] = "categorical"
+        types["codes"], types["categories"] = rng.integers(0, 2, 90).astype("i1"), [b"B cell", b"T cell"]
+        file["obsm/X_pca"] = rng.standard_normal((90, 4)).astype("f4")
+        file["var/_index"] = [f"gene{i}".encode() for i in range(20)]
+    with h5py.File(folder / "events.h5", "w") as file:
+        counts = rng.integers(0, 9, 30)
+        file["events/offsets"] = np.concatenate([[0], np.cumsum(counts)])
+        for name in ("x", "y"):
+            file[f"events/{name}"] = rng.standard_normal(counts.sum())
+        file["label"] = rng.integers(0, 3, 30)
 
 
 def write_episodes(folder):
@@ -58,6 +85,8 @@ def write_run(path, number):
                 file.create_dataset(name, data=values, chunks=(1, *values.shape[1:]), compression="lzf")
             else:
                 file[name] = values
+        file.attrs["site"] = "ABC"[number % 3]
+        file.attrs["sampling_rate"] = 250.0
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_a_glob_that_names_an_extension_takes_what_it_matches(folder):
         sorted([*expand_paths(folder), str(folder / "notes.txt")], key=natural_key), folder
     )
     # The default endings are the same however they are written.
-    for extensions in (("h5", "hdf5"), ["hdf5", ".H5"]):
+    for extensions in (("h5", "hdf5", "h5ad"), ["hdf5", ".H5", "h5ad"]):
         assert names(expand_paths(f"{folder}/*.txt", extensions), folder) == ["notes.txt"]
     # Not if others were asked for, nor of a folder that a glob matches, nor where the ending is left open.
     with pytest.raises(NotFoundError, match="1 file there does not end in h5"):
@@ -194,7 +194,7 @@ def test_a_glob_that_names_an_extension_takes_what_it_matches(folder):
     for name in ("a.txt", "b.h5"):
         (folder / "run.txt" / name).touch()
     assert names(expand_paths(f"{folder}/run*.txt"), folder) == ["run.txt/b.h5"]
-    with pytest.raises(NotFoundError, match=r"1 file there does not end in h5 or hdf5\. .*, such as '\*\.nc'"):
+    with pytest.raises(NotFoundError, match=r"1 file there does not end in h5 or hdf5 or h5ad\. .*, such as '\*\.nc'"):
         expand_paths(f"{folder}/notes.*")
 
 

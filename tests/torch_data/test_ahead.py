@@ -49,6 +49,17 @@ def test_a_loader_whose_reads_wait_delivers_the_same_and_gives_hints(paths, disk
     assert len({tuple(extent) for extent in disk.of("hint")}) > 0.8 * FILES * ROWS
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+def test_each_range_is_hinted_once_an_epoch(paths, disk, threads):
+    batches = loader(paths, 16, threads=threads, kept_bytes=0)
+    disk.is_slow = True
+    for _ in range(2):
+        disk.events.clear()
+        epoch(batches)
+        hints = [tuple(extent) for extent in disk.of("hint")]
+        assert len(set(hints)) == len(hints) > 0.9 * FILES * ROWS
+
+
 def test_kept_rows_are_not_hinted(paths, disk):
     batches = loader(paths, 16, threads=1)
     disk.is_slow = True

@@ -5,8 +5,9 @@ the timed part. A turn makes its loader or opens its files, and reads all rows o
 epoch of a program that has imported its libraries.
 
 `preads` and `preads, hints 64 ahead` are bare loops over the stored chunks, one call each, that decode nothing. They
-know the chunks before the timing. In the `warm` cases the files are in the page cache, and hints could only cost time:
-ours is compared with itself without hints. Where the system has no `posix_fadvise`, there is no result.
+know the chunks before the timing. `and decode` decodes each chunk into one buffer with the bare decoder: a floor for
+what delivers values from one thread. In the `warm` cases the files are in the page cache, and hints could only cost
+time: ours is compared with itself without hints. Where the system has no `posix_fadvise`, there is no result.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from unittest import mock
 import h5py
 import numpy as np
 
-from ray_h5.bench.baselines.h5py_reads import Extent, stored_extents
+from ray_h5.bench.baselines.h5py_reads import Decoder, Extent, chunk_decoders, scratch_buffer, stored_extents
 from ray_h5.bench.baselines.torch_loaders import plain_loader
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.reading.ahead import AHEAD_READS, ReadTimes
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.reading.ahead import ReadTimes
 from ray_h5.torch_data import loader
 from ray_h5.torch_data.loaders import H5DataLoader
 
@@ -42,6 +44,8 @@ __all__ = ["bench_cold"]
 _COLUMNS = ("fhr_st", "target", "weight")
 _BATCH_SIZE = 64
 _PLAIN, _PREADS, _HINTED, _UNHINTED = "plain_loader", "preads", "preads, hints 64 ahead", "without hints"
+_DECODED = f"{_HINTED}, and decode"
+_AHEAD = 64
 
 
 def bench_cold(options: BenchOptions) -> list[Result]:
@@ -72,11 +76,12 @@ def _shuffled(workload: Workload, threads: int, turns: int) -> list[Result]:
         OURS: partial(_epoch, workload, shuffle=True, threads=threads),
         _PLAIN: partial(_plain_epoch, workload),
         _PREADS: partial(reads.run, 0),
-        _HINTED: partial(reads.run, AHEAD_READS),
+        _HINTED: partial(reads.run, _AHEAD),
+        _DECODED: partial(reads.run, _AHEAD, decodes=True),
     }
     seconds = run_turns(contestants, turns, before=partial(let_go, workload.paths))
     contest = Contest("cold", f"shuffled epoch, {_named(threads)}", seconds)
-    goals = {_PLAIN: 3.0, _PREADS: None, _HINTED: 0.8}
+    goals = {_PLAIN: 3.0, _PREADS: None, _HINTED: 0.8, _DECODED: None}
     return [contest.against(each, amount=workload.rows, unit="rows/s", goal=goal) for each, goal in goals.items()]
 
 
@@ -131,10 +136,11 @@ def _no_hints() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """The stored chunks of all rows in a random order of rows: the file of each, and its extent."""
+    """The stored chunks of all rows in a random order of rows: file, extent and column of each."""
 
     paths: tuple[str, ...]
-    extents: list[tuple[int, Extent]]
+    extents: list[tuple[int, Extent, str]]
+    decoders: dict[str, Decoder]
 
     @classmethod
     def of(cls, workload: Workload) -> _Reads:
@@ -142,15 +148,18 @@ class _Reads:
         for number, path in enumerate(workload.paths):
             with h5py.File(path, "r") as file:
                 found = stored_extents(file, _COLUMNS)
-            chunks += [[(number, extent) for extent in row] for row in zip(*found.values(), strict=True)]
+            rows = zip(*found.values(), strict=True)
+            chunks += [[(number, *each) for each in zip(row, found, strict=True)] for row in rows]
         order = np.random.default_rng(0).permutation(len(chunks)).tolist()
-        return cls(workload.paths, [each for row in order for each in chunks[row]])
+        decoders = chunk_decoders(RowReader(workload.paths[0]), _COLUMNS)
+        return cls(workload.paths, [each for row in order for each in chunks[row]], decoders)
 
-    def run(self, ahead: int) -> None:
+    def run(self, ahead: int, *, decodes: bool = False) -> None:
         """Read all; hint each `ahead` reads before, if that is not 0."""
         descriptors = [os.open(path, os.O_RDONLY) for path in self.paths]
-        buffer = memoryview(bytearray(max(extent.size for _, extent in self.extents)))
-        reads = [(descriptors[number], offset, size) for number, (offset, size, _) in self.extents]
+        stored = np.empty(max(extent.size for _, extent, _ in self.extents), np.uint8)
+        buffer = stored.data
+        reads = [(descriptors[number], offset, size) for number, (offset, size, _), _ in self.extents]
         try:
             for hint in reads[:ahead]:
                 os.posix_fadvise(*hint, os.POSIX_FADV_WILLNEED)
@@ -158,6 +167,11 @@ class _Reads:
                 if ahead and i + ahead < len(reads):
                     os.posix_fadvise(*reads[i + ahead], os.POSIX_FADV_WILLNEED)
                 os.preadv(descriptor, [buffer[:size]], offset)
+                if decodes:
+                    _, (_, _, mask), name = self.extents[i]
+                    decoder, _, decoded, between = self.decoders[name]
+                    if decoder is not None:
+                        decoder.decode(stored[:size], mask, decoded, partial(scratch_buffer, between))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

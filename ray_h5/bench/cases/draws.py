@@ -1,4 +1,4 @@
-"""``ray-h5 bench draws``: the cost of draws with weights against an epoch of each row once, and of their planning."""
+"""``ray-h5 bench draws``: the cost of weights and lengths against an epoch of each row once, and of their planning."""
 
 from __future__ import annotations
 
@@ -45,9 +45,16 @@ def _plan_weights(options: BenchOptions) -> list[Result]:
     def plan() -> ReadPlan:
         return make_plan(index, list(COLUMNS.values()), shuffle=Shuffle("rows", weights=weights))
 
-    case = "10^8 rows with weights"
-    results = [Contest("draws", f"{case}, plan", run_turns({OURS: plan}, options.turns)).within(MOST_SECONDS)]
-    return [*results, memory(f"{case}, memory of the process", "draws")]
+    lengths = np.random.default_rng(0).integers(10, 1000, index.num_rows, np.int32)
+
+    def by_length() -> ReadPlan:
+        return make_plan(index, list(COLUMNS.values()), shuffle=Shuffle("rows", by_length=lengths))
+
+    found = []
+    for case, planned in (("10^8 rows by length", by_length), ("10^8 rows with weights", plan)):  # small memory first
+        found.append(Contest("draws", f"{case}, plan", run_turns({OURS: planned}, options.turns)).within(MOST_SECONDS))
+        found.append(memory(f"{case}, memory of the process", "draws"))
+    return found
 
 
 def _plan_balance(options: BenchOptions) -> list[Result]:
@@ -78,6 +85,8 @@ def _epochs(options: BenchOptions) -> list[Result]:
         for case, weights in (("weights", some), ("balance", balance("epoch"))):
             weighted, plain = Shuffle("rows", weights=weights), Shuffle("rows")
             found.append(_contest(f"signals, {case}", signals.paths, ["fhr_st"], weighted, plain, options.turns))
+        by_length, plain = Shuffle("rows", by_length=rng.integers(10, 1000, signals.rows)), Shuffle("rows")
+        found.append(_contest("signals, by length", signals.paths, ["fhr_st"], by_length, plain, options.turns))
         for number, name in ((1, "none"), (3, "gzip")):
             paths = [images.paths[number]]
             weights = 1 + rng.random(images.rows // len(images.paths))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import h5py
@@ -117,6 +118,27 @@ class GroupAttribute:
                     "dtype of all of them together; leave it out"
                 )
         return np.concatenate(values)
+
+
+def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+    """Return some attributes of one group: an array of one number each, or a text.
+
+    Raises
+    ------
+    SchemaMismatchError, UnsupportedColumnError
+        If it lacks one, or one is no single number or text.
+    CorruptFileError
+        If one claims more than the file has.
+    """
+    guard = TextGuard(group.file)
+    guard.look_at(group.id)
+    found: dict[str, np.ndarray | bytes] = {}
+    for name in names:
+        attribute = GroupAttribute(path, name, guard)
+        attribute.add(str(group.name), group.id)
+        values = attribute.values()
+        found[name] = values[0] if isinstance(values, Texts) else values
+    return found
 
 
 def _is_plain(dtype: np.dtype) -> bool:

@@ -22,6 +22,7 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.access import Access
 from ray_h5.hdf5.metadata.column import describe_column, is_plain
 from ray_h5.hdf5.metadata.descent import Descent, Level
+from ray_h5.hdf5.metadata.encodings import Encoding, Form, encoding_of, form_of
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
@@ -95,6 +96,26 @@ class H5Tree:
         """Describe column `name`. Every file that its values come from is checked first."""
         return self._describe(name, *self._find(name))
 
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain, or lies in another file."""
+        root, to_root = self.enter()
+        trail = to_root.branch()
+        found = trail.follow(root, name)
+        if trail.sources or not isinstance(found, (h5py.Group, h5py.Dataset)):
+            return None
+        return encoding_of(found, name.strip("/"), self.path, self.group)
+
+    @property
+    def form(self) -> Form:
+        """What kind of file it is."""
+        try:
+            with translated(self.path, "looking at what its groups are"):
+                return form_of(self.enter()[0])
+        except TransientIOError:
+            raise
+        except RayH5Error:
+            return ""  # reported by what reads the group
+
     def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Yield the layout of every dataset, in file order, or the error of a column or link that cannot be read."""
         with translated(self.path, "listing its columns"):
@@ -118,8 +139,20 @@ class H5Tree:
         trail = to_root.branch()
         found = trail.follow(root, name)
         if not isinstance(found, h5py.Dataset):
-            raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
+            raise self._no_column(name)
         return found, trail
+
+    def _no_column(self, name: str) -> UnsupportedColumnError:
+        """Return the error for a group."""
+        encoding = self.encoding(name)
+        if encoding is None or encoding.kind == "frame":
+            return UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
+        error = UnsupportedColumnError(
+            f"{self.path}: {name!r} is a group ({encoding.said}), which RowReader does not read; read_h5, H5Dataset "
+            "and loader do"
+        )
+        error.is_encoded = True
+        return error
 
     def _described(self, name: str, dataset: h5py.Dataset, trail: Trail) -> ColumnLayout | RayH5Error:
         try:

@@ -138,6 +138,7 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
         listed[most:] = [f"  and {len(listed) - most} more lengths"]
     hints = [
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
+        _hint_of_sparse(columns),
         _hint_of_like_groups(groups, have_rows),
         _MATLAB if is_of_matlab(path) else "",
     ]
@@ -148,6 +149,19 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
 def _to_copy(names: Sequence[str]) -> str:
     """Return the argument that reads these columns; of many, only their names are listed."""
     return f"columns={list(names)!r}" if len(names) <= _MAX_COPIED else few(names)
+
+
+def _hint_of_sparse(columns: Iterable[str]) -> str:
+    """Return a sentence about groups that hold a sparse matrix; empty if there are none."""
+    names = set(columns)
+    ends = [name.removesuffix("/indptr") for name in names if name.endswith("/indptr")]
+    groups = sorted(each for each in ends if {f"{each}/data", f"{each}/indices"} <= names)
+    if not groups:
+        return ""
+    return (
+        f"{few(list(map(repr, groups)), _FEW_LISTED)} holds a sparse matrix, whose rows are a column: "
+        f"columns=[ray_h5.csr({groups[0]!r}), ...]."
+    )
 
 
 def _hint_of_like_groups(groups: Sequence[str], have_rows: bool) -> str:

@@ -81,6 +81,10 @@ class RowRequest:
         """Return for each run whether its rows and its places both increase by one."""
         return unbroken((np.diff(self.rows) == 1) & (np.diff(self.places) == 1), runs)
 
+    def whole_chunks(self, runs: RowRuns, chunk_rows: int) -> np.ndarray:
+        """Return for each run whether it is all rows of a chunk, in order."""
+        return self.in_order(runs) & (runs.stop - runs.start == chunk_rows)
+
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
@@ -137,6 +141,10 @@ class RowRange:
     def in_order(self, runs: RowRuns) -> np.ndarray:
         """Return for each run whether its rows and its places both increase by one."""
         return np.ones(len(runs.start), bool)
+
+    def whole_chunks(self, runs: RowRuns, chunk_rows: int) -> np.ndarray:
+        """Return for each run whether it is all rows of a chunk."""
+        return runs.stop - runs.start == chunk_rows
 
 
 Request = RowRequest | RowRange
@@ -209,7 +217,7 @@ def row_spans(offsets: np.ndarray, places: np.ndarray, row_bytes: int) -> RowRun
 
 def contiguous_spans(
     offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray, unit: int = 1
-) -> Iterator[tuple[int, int, int]]:
+) -> list[tuple[int, int, int]]:
     """Join pieces that are consecutive in the file and in the output, and cut the result into mebibytes.
 
     Parameters
@@ -219,23 +227,24 @@ def contiguous_spans(
     unit : int
         Bytes that stay together.
 
-    Yields
-    ------
-    tuple of int
+    Returns
+    -------
+    list of (int, int, int)
         Offset in the file, place in the output and size of each read.
     """
     at_once = max(1, _SPAN_BYTES // unit) * unit
     breaks = ((offsets + sizes)[:-1] != offsets[1:]) | ((begins + sizes)[:-1] != begins[1:])
     if breaks.all() and (sizes <= at_once).all():
-        yield from zip(offsets.tolist(), begins.tolist(), sizes.tolist(), strict=True)
-        return
+        return list(zip(offsets.tolist(), begins.tolist(), sizes.tolist(), strict=True))
     joined = RowRuns.split(breaks)
     ends = (begins + sizes)[joined.stop - 1]
-    for offset, begin, end in zip(
-        offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
-    ):
-        for at in range(begin, end, at_once):
-            yield offset + at - begin, at, min(at_once, end - at)
+    return [
+        (offset + at - begin, at, min(at_once, end - at))
+        for offset, begin, end in zip(
+            offsets[joined.start].tolist(), begins[joined.start].tolist(), ends.tolist(), strict=True
+        )
+        for at in range(begin, end, at_once)
+    ]
 
 
 def fetch_spans(offsets: np.ndarray, sizes: np.ndarray) -> RowRuns:

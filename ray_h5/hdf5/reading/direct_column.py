@@ -79,7 +79,7 @@ class DirectColumn:
     needs_library = False
 
     # `library` is for H5pyColumn, which has the same method.
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:  # noqa: ARG002
+    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:  # noqa: ARG002
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         If `out` has another dtype than the column, values are cast chunk by chunk.
@@ -88,6 +88,10 @@ class DirectColumn:
             return []
         if self._is_empty:
             return [lambda _: self._fill_rows(request, out)]
+        if isinstance(request, RunRequest):
+            if self._by_row or self._index is None:
+                return self._run_jobs(request.joined(), out)
+            request = request.listed()
         # From the fastest way to the most general one; each returns the same values.
         if isinstance(request, RowRange) and (solid := self._range_jobs(request, out)):
             return solid
@@ -106,9 +110,27 @@ class DirectColumn:
         """Whether the column was never written."""
         return self._layout.offset is None if self._index is None else not len(self._index.numbers)
 
-    def _fill_rows(self, request: Request, out: np.ndarray) -> None:
+    def _fill_rows(self, request: Request | RunRequest, out: np.ndarray) -> None:
+        if isinstance(request, RunRequest):
+            request.fill(out, self._layout.fill)
+            return
         rows = slice(request.place, request.place + request.count) if isinstance(request, RowRange) else request.places
         out[rows] = self._layout.fill
+
+    def _run_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
+        """Return the work for runs of rows, ascending. Rows of a chunk are one after the other."""
+        if self._index is None:
+            assert self._layout.offset is not None
+            return self._copy_pieces(runs, self._layout.offset + runs.firsts * self._row_bytes, out)
+        return self._chunk_jobs(TouchedChunks.of(runs.pieces(self._grid.chunk_rows), self._grid, self._index), out)
+
+    def _copy_pieces(self, runs: RunRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
+        """Return the work that copies runs as they are stored, each from its offset; values may be cast."""
+        if self._lands_in_place(out):
+            return self.copy_runs(runs, offsets, out)
+        begins, sizes = runs.places * self._row_bytes, runs.counts * self._row_bytes
+        spans = contiguous_spans(offsets, begins, sizes, self._row_bytes)
+        return [_copy(self._read_cast, offset, nbytes, out, begin) for offset, begin, nbytes in spans]
 
     def _unfiltered_row_offsets(self, rows: np.ndarray) -> np.ndarray | None:
         """Return where rows begin in the file if all of them are in chunks that no filter changed; otherwise None.
@@ -150,7 +172,7 @@ class DirectColumn:
         """Return the work that copies runs of a range, each from its offset; nothing if that takes many small reads."""
         in_place = self._lands_in_place(out)
         begins, sizes = (runs.start + rows.place) * self._row_bytes, (runs.stop - runs.start) * self._row_bytes
-        spans = list(contiguous_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes))
+        spans = contiguous_spans(offsets, begins, sizes, 1 if in_place else self._row_bytes)
         # Many small reads: `_copy_rows` joins spans with gaps between them.
         if (len(spans) - 1) * LARGE_READ_BYTES > sizes.sum():
             return []
@@ -181,6 +203,10 @@ class DirectColumn:
     def _copy_chunk_rows(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
         self._check_unfiltered_sizes(chunks)
         rows, runs = chunks.request, chunks.runs
+        if isinstance(rows, RunRequest):
+            pieces = chunks.pieces()
+            first = np.repeat(chunks.offsets, chunks.lengths)
+            return self._copy_pieces(pieces, first + pieces.firsts % self._grid.chunk_rows * self._row_bytes, out)
         if isinstance(rows, RowRange):
             solid = self._copy_runs(rows, runs, chunks.offsets + self._bytes_before(rows, runs), out)
             if solid:
@@ -221,9 +247,11 @@ class DirectColumn:
         """
         order = np.argsort(offsets, kind="stable")
         begins, sizes = request.places[order] * self._row_bytes, request.counts[order] * self._row_bytes
-        flat = as_bytes(out)
+        flat, spans = as_bytes(out), contiguous_spans(offsets[order], begins, sizes)
+        if sizes.sum() < _SHORT_COPIES_BYTES and sizes.max() < _LONG_COPY_BYTES:
+            return [FetchSpans(self._byte_source, spans, flat)]
         jobs, short, total = list[Job](), list[tuple[int, int, int]](), 0
-        for span in contiguous_spans(offsets[order], begins, sizes):
+        for span in spans:
             offset, begin, nbytes = span
             if nbytes >= _LONG_COPY_BYTES:
                 jobs.append(LongFetch(self._read_in_place, offset, nbytes, flat, begin))
@@ -262,9 +290,13 @@ class DirectColumn:
     # Chunks that were never written ----------------------------------------------------------
 
     def _fill(self, chunks: TouchedChunks, out: np.ndarray, worker: Worker) -> None:  # noqa: ARG002  a job
-        if self._grid.per_row > 1:
+        if isinstance(chunks.request, RunRequest):
+            chunks.pieces().fill(out, self._layout.fill)
+        elif self._grid.per_row > 1:
             for i, number in enumerate(chunks.numbers.tolist()):
-                where: Any = (chunks.run(i).indices(0)[1], *self._grid.slices(number))
+                run = chunks.run(i)
+                assert not isinstance(run, RunRequest)
+                where: Any = (run.indices(0)[1], *self._grid.slices(number))
                 out[where] = self._layout.fill
         elif isinstance(rows := chunks.request, RowRange):
             joined = RowRuns.split(chunks.runs.stop[:-1] != chunks.runs.start[1:])
@@ -277,10 +309,9 @@ class DirectColumn:
     # Chunks that are decoded -----------------------------------------------------------------
 
     def _decode_jobs(self, chunks: TouchedChunks, out: np.ndarray) -> list[Job]:
-        request = chunks.request
-        whole = request.in_order(chunks.runs)
         # A chunk whose rows are all requested, in order, is decoded straight into the output.
-        whole &= (chunks.lengths == self._grid.chunk_rows) & self._by_row & self._lands_in_place(out)
+        whole = chunks.request.whole_chunks(chunks.runs, self._grid.chunk_rows)
+        whole &= self._by_row & self._lands_in_place(out)
         repeats = None
         if self._grid.chunk_rows == 1 and self._by_row and self._lands_in_place(out):
             # A row that is requested several times is decoded into its first place, and copied to the others. Fast
@@ -289,6 +320,8 @@ class DirectColumn:
             repeats = _Repeats.of(chunks)
         spans = fetch_spans(chunks.offsets, chunks.sizes)
         work = _DecodeWork(chunks, out, as_bytes(out) if whole.any() else out, whole.tolist(), repeats)
+        if isinstance(chunks.request, RunRequest):
+            work.pieces = _Pieces(chunks, self._grid.chunk_shape)
         is_long = self._chunk_bytes >= _SHARED_CHUNK_BYTES
         begins, ends, job = work.begins, work.ends, LongFetch if is_long else Fetch
         jobs: list[Job] = [
@@ -311,7 +344,9 @@ class DirectColumn:
                 decode(stored[work.begins[i] - low : work.ends[i] - low], work.masks[i], chunk, worker.between)
             except DecodeError as exc:
                 raise self._corrupt(work.chunks, i, str(exc)) from exc
-            if not work.whole[i]:
+            if work.pieces is not None and not work.whole[i]:
+                work.pieces.copy(chunk.view(self._layout.stored_dtype), i, work.out)
+            elif not work.whole[i]:
                 self._scatter(chunk, work.chunks, i, work.out)
         if work.repeats is not None:
             work.repeats.copy(start, stop, work.flat.reshape(-1, row_bytes))
@@ -320,7 +355,9 @@ class DirectColumn:
     def _scatter(self, chunk: np.ndarray, chunks: TouchedChunks, i: int, out: np.ndarray) -> None:
         grid, number = self._grid, int(chunks.numbers[i])
         values = chunk.view(self._layout.stored_dtype).reshape(grid.chunk_shape)
-        rows, places = chunks.run(i).indices(grid.first_row(number))
+        run = chunks.run(i)
+        assert not isinstance(run, RunRequest)
+        rows, places = run.indices(grid.first_row(number))
         if self._by_row:
             out[places] = values[rows]
             return
@@ -359,7 +396,27 @@ class _DecodeWork:
         self.begins: list[int] = chunks.offsets.tolist()
         self.ends: list[int] = (chunks.offsets + chunks.sizes).tolist()
         self.masks: list[int] = chunks.masks.tolist()
+        self.pieces: _Pieces | None = None
         self.places: list[int] = chunks.request.places_of(chunks.runs.start).tolist()
+
+
+class _Pieces:
+    """The pieces of runs that chunks hold, as Python lists."""
+
+    def __init__(self, chunks: TouchedChunks, chunk_shape: tuple[int, ...]) -> None:
+        pieces = chunks.pieces()
+        self._shape = chunk_shape if len(chunk_shape) > 1 else None
+        self._begins: list[int] = (pieces.firsts % chunk_shape[0]).tolist()
+        self._counts: list[int] = pieces.counts.tolist()
+        self._places: list[int] = pieces.places.tolist()
+        self._starts: list[int] = np.concatenate([[0], np.cumsum(chunks.lengths)]).tolist()
+
+    def copy(self, values: np.ndarray, i: int, out: np.ndarray) -> None:
+        """Copy the pieces of chunk i, whose values these are, to their places."""
+        values = values if self._shape is None else values.reshape(self._shape)
+        for at in range(self._starts[i], self._starts[i + 1]):
+            begin, place, count = self._begins[at], self._places[at], self._counts[at]
+            out[place : place + count] = values[begin : begin + count]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.reading.ahead import ReadAhead
-from ray_h5.hdf5.reading.turn import Turn
+from ray_h5.hdf5.reading.turn import Turn, turn_of_this_thread
 from ray_h5.storage.byte_source import ByteSource
 
 
@@ -40,8 +40,10 @@ class ReadStats:
     def add(self, other: ReadStats) -> None:
         """Add the counts of `other`. Several threads may do so at the same time."""
         with _STATS_LOCK.value:
-            for each in fields(self):
-                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+            self.requests += other.requests
+            self.bytes_read += other.bytes_read
+            self.chunks_decoded += other.chunks_decoded
+            self.h5py_reads += other.h5py_reads
 
 
 _STATS_LOCK = PerProcess(threading.Lock)
@@ -59,7 +61,7 @@ class Worker:
     """The buffers that one thread reuses while it reads, and its counts."""
 
     ahead: ReadAhead = field(default_factory=ReadAhead)
-    turn: Turn = field(default_factory=Turn)
+    turn: Turn = field(default_factory=turn_of_this_thread)
     stats: ReadStats = field(default_factory=ReadStats)
     _buffers: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -81,8 +83,7 @@ class Worker:
         if ahead.times.waits_long:
             self.turn.give_up()
         if ahead.is_due(stats.requests):
-            with self.turn.paused():
-                ahead.hint()
+            ahead.hint()
         ahead.read_into(byte_source, offset, buffer.data)
 
     def buffer(self, name: str, nbytes: int) -> np.ndarray:
@@ -147,7 +148,7 @@ class FetchSpans:
         return [(offset, nbytes) for offset, _, nbytes in self.spans]
 
     def __call__(self, worker: Worker) -> None:
-        stats, times, view, read = worker.stats, worker.ahead.times, self.flat.data, self.byte_source.read_into
+        stats, times, view = worker.stats, worker.ahead.times, self.flat.data
         for first in range(0, len(self.spans), _TIMED_SPANS):
             (offset, begin, nbytes), *rest = self.spans[first : first + _TIMED_SPANS]
             worker.fetch_timed(self.byte_source, offset, self.flat[begin : begin + nbytes])
@@ -155,10 +156,9 @@ class FetchSpans:
                 for offset, begin, nbytes in rest:
                     worker.fetch(self.byte_source, offset, self.flat[begin : begin + nbytes])
                 continue
-            for offset, begin, nbytes in rest:
-                read(offset, view[begin : begin + nbytes])
+            self.byte_source.read_spans(rest, view)
             stats.requests += len(rest)
-            stats.bytes_read += sum(nbytes for _, _, nbytes in rest)
+            stats.bytes_read += sum([nbytes for _, _, nbytes in rest])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,6 +225,7 @@ def run_jobs(jobs: Sequence[Job], threads: int, ahead: ReadAhead | None = None) 
 def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
     """Run jobs in this thread, the short ones in turn with other threads of the process that read."""
     turn, times = worker.turn, worker.ahead.times
+    was_held = turn.is_held
     try:
         for job in jobs:
             if not getattr(job, "is_short", False):
@@ -233,7 +234,8 @@ def _alone(jobs: Sequence[Job], worker: Worker) -> ReadStats:
                 turn.take()
             job(worker)
     finally:
-        turn.give_up()
+        if not was_held:
+            turn.give_up()
     return worker.stats
 
 

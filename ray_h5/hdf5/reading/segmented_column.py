@@ -96,7 +96,7 @@ class SegmentedColumn:
 
     def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work for whole segments, or parts of them."""
-        at = self._segments.segments_of(request.firsts)
+        at = self._segments.segments_of(request.firsts) if request.segments is None else request.segments
         if len(self._segments.layouts) == 1:
             return self._class_run_jobs(0, request, at, out, library)
         classes = self._segments.class_of[at]

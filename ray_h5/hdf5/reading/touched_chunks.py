@@ -8,13 +8,17 @@ import numpy as np
 
 from ray_h5.hdf5.chunk_index import ChunkGrid, ChunkIndex
 from ray_h5.hdf5.reading.coalesce import Request, RowRequest, RowRuns
+from ray_h5.hdf5.reading.run_request import RunRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TouchedChunks:
-    """The chunks that a request touches, each with the run of rows of the request that it holds."""
+    """The chunks that a request touches, each with the run of rows of the request that it holds.
 
-    request: Request
+    Of a `RunRequest`, a position is a piece of a run; see `RunRequest.pieces`.
+    """
+
+    request: Request | RunRequest
     numbers: np.ndarray
     runs: RowRuns
     offsets: np.ndarray
@@ -22,7 +26,7 @@ class TouchedChunks:
     masks: np.ndarray
 
     @classmethod
-    def of(cls, request: Request, grid: ChunkGrid, index: ChunkIndex) -> TouchedChunks:
+    def of(cls, request: Request | RunRequest, grid: ChunkGrid, index: ChunkIndex) -> TouchedChunks:
         along, runs = request.by_chunk(grid.chunk_rows)
         numbers = grid.numbers(along)
         spread = RowRuns(np.repeat(runs.start, grid.per_row), np.repeat(runs.stop, grid.per_row))
@@ -41,9 +45,17 @@ class TouchedChunks:
             self.request, self.numbers[keep], runs, self.offsets[keep], self.sizes[keep], self.masks[keep]
         )
 
-    def run(self, i: int) -> Request:
+    def run(self, i: int) -> Request | RunRequest:
         """Return the rows of the request that chunk i of these holds."""
         return self.request.select(slice(int(self.runs.start[i]), int(self.runs.stop[i])))
+
+    def pieces(self) -> RunRequest:
+        """Return the pieces of a `RunRequest` that these chunks hold; each chunk must occur once."""
+        assert isinstance(self.request, RunRequest)
+        held = np.zeros(len(self.request) + 1, np.int8)
+        held[self.runs.start] += 1
+        held[self.runs.stop] -= 1
+        return self.request.select(np.cumsum(held[:-1]).astype(bool))
 
     def rows_of(self) -> RowRequest:
         """Return the rows of the request that these chunks hold; each chunk must occur once."""

@@ -12,6 +12,7 @@ _PATIENCE_S = 0.1
 """Longest wait for another thread. A list of short jobs takes a few milliseconds."""
 
 _turn = PerProcess(threading.Lock)
+_of_threads = PerProcess(threading.local)
 
 
 class Turn:
@@ -20,7 +21,8 @@ class Turn:
     A short job gives the interpreter's lock up for some microseconds, and Python hands it to another thread. To hand
     it to and fro costs more than the second thread gains: epochs of small compressed chunks took 1.2 times the time
     with two threads, and 1.4 times the CPU seconds (measured). So this is a lock that a thread keeps for all short
-    jobs of a read; it gives it up early where reads wait. It keeps no order and protects no data.
+    jobs of a read; it gives it up early where reads wait. The threads of a loader keep it while they plan, too: two
+    threads then take as long as one for such epochs, and not 1.2 times as long. It keeps no order and protects no data.
     """
 
     __slots__ = ("_held",)
@@ -48,10 +50,22 @@ class Turn:
             self._held = None
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let other threads go on for a while, if this one has the turn."""
-        held = self.is_held
-        self.give_up()
-        yield
-        if held:
-            self.take()
+    def kept(self) -> Iterator[None]:
+        """Take the turn, unless this thread has it, and give it up at the end."""
+        if self.is_held:
+            yield
+            return
+        self.take()
+        try:
+            yield
+        finally:
+            self.give_up()
+
+
+def turn_of_this_thread() -> Turn:
+    """Return the turn that this thread takes in all that it does."""
+    mine = _of_threads.value
+    if not hasattr(mine, "turn"):
+        mine.turn = Turn()
+    turn: Turn = mine.turn
+    return turn

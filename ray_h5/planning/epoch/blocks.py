@@ -15,6 +15,10 @@ BLOCK_BYTES = 64 << 20
 MAX_BLOCK_BYTES = 128 << 20
 """Ray cuts what a task returns into pieces of this size, once it is half as large again."""
 
+RANGE_WINDOW_BYTES = 320 << 20
+"""Most bytes of a window of rows that are ranges. It is read at once, also where blocks are smaller: its chunks are
+decoded once. Rows of 600 entries: 65,536."""
+
 MIN_ROW_BYTES = 64
 """What a task keeps of each row beside its values while it reads: its position, row id, place, and so on."""
 

@@ -71,7 +71,7 @@ class IndependentDraws(ComparedByContent):
     may_repeat: ClassVar[bool] = True
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:  # noqa: ARG002
-        numbers = _uniform(hashed(make_key(seed, epoch, _INDEPENDENT), positions))
+        numbers = uniform(hashed(make_key(seed, epoch, _INDEPENDENT), positions))
         if self.chunk_groups is None:
             return self._rows(numbers * self.ends[-1], self.ends[-1])
         slots = hashed(make_key(seed, epoch, _SLOTS), positions)
@@ -80,7 +80,7 @@ class IndependentDraws(ComparedByContent):
         slots >>= np.uint64(32)
         drawn = hashed(make_key(seed, epoch, _GROUPS), positions // self.window_rows, slots)
         # A row that is drawn by weight is in a chunk group that is drawn by its summed weight.
-        first, stop = self.chunk_groups.bounds(self._rows(_uniform(drawn) * self.ends[-1], self.ends[-1]))
+        first, stop = self.chunk_groups.bounds(self._rows(uniform(drawn) * self.ends[-1], self.ends[-1]))
         low = np.where(first > 0, self.ends[first - 1], 0.0)
         high = self.ends[stop - 1]
         return np.clip(self._rows(low + numbers * (high - low), high), first, stop - 1)
@@ -90,7 +90,7 @@ class IndependentDraws(ComparedByContent):
 
     def digest(self) -> bytes:
         groups = b"" if self.chunk_groups is None else self.chunk_groups.to_bytes()
-        return _digest(b"independent %d %d" % (self.window_rows, self.window_groups), groups, self.ends)
+        return digest_of(b"independent %d %d" % (self.window_rows, self.window_groups), groups, self.ends)
 
     def _rows(self, weights: np.ndarray, limit: np.ndarray) -> np.ndarray:
         # A product may be rounded up to the limit, which no row reaches.
@@ -126,15 +126,10 @@ class BalancedDraws(ComparedByContent):
     may_repeat: ClassVar[bool] = True
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:
-        windows = positions // self.window
-        first = windows * self.window
-        keys = hashed(make_key(seed, epoch, _WINDOWS), windows)
-        at = permute_each(positions - first, np.minimum(self.window, rows_per_epoch - first), keys)
-        # Any neighbours in the repeated pattern have their shares: windows begin with the epoch, wherever it begins.
-        periods, at = np.divmod(first + at + epoch * rows_per_epoch, len(self.pattern))
-        classes = self.pattern[at]
+        positions = within_windows(positions, self.window, seed, epoch, rows_per_epoch) + epoch * rows_per_epoch
+        classes, draws = class_draws(positions, self.pattern, self.turns)
         sizes = np.diff(self.starts)[classes]
-        passes, at = np.divmod(periods * np.bincount(self.pattern)[classes] + self.turns[at], sizes)
+        passes, at = np.divmod(draws, sizes)
         at = permute_each(at, sizes, hashed(make_key(seed, _PASSES), classes, passes))
         return self.members[self.starts[classes] + at].astype(np.int64)
 
@@ -142,7 +137,7 @@ class BalancedDraws(ComparedByContent):
         return num_rows
 
     def digest(self) -> bytes:
-        return _digest(b"balanced", self.members, self.starts, self.pattern)
+        return digest_of(b"balanced", self.members, self.starts, self.pattern)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -175,11 +170,11 @@ class RankedDraws(ComparedByContent):
         return int(np.count_nonzero(self.weights))
 
     def digest(self) -> bytes:
-        return _digest(b"ranked", self.weights)
+        return digest_of(b"ranked", self.weights)
 
     def _rank(self, seed: int, epoch: int, count: int) -> np.ndarray:
         rows = np.flatnonzero(self.weights)
-        numbers = _uniform(hashed(make_key(seed, epoch, _RANKS), rows))
+        numbers = uniform(hashed(make_key(seed, epoch, _RANKS), rows))
         with np.errstate(over="ignore"):
             values = minus_log(1 - numbers) / self.weights[rows]
         if count < len(rows):
@@ -193,7 +188,26 @@ _RANKED: LRU[np.ndarray] = LRU(2)
 """The rows of the last epochs in drawn order: one process reads many blocks of an epoch."""
 
 
-def _digest(*parts: bytes | np.ndarray) -> bytes:
+def within_windows(positions: np.ndarray, window: int, seed: int, epoch: int, rows_per_epoch: int) -> np.ndarray:
+    """Return positions of an epoch, shuffled within each window."""
+    windows = positions // window
+    first = windows * window
+    keys = hashed(make_key(seed, epoch, _WINDOWS), windows)
+    return first + permute_each(positions - first, np.minimum(window, rows_per_epoch - first), keys)
+
+
+def class_draws(positions: np.ndarray, pattern: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class at each position of a pattern that is repeated, and how often it came before.
+
+    Any neighbours in the repeated pattern have their shares, wherever an epoch begins.
+    """
+    periods, at = np.divmod(positions, len(pattern))
+    classes = pattern[at]
+    return classes, periods * np.bincount(pattern)[classes] + turns[at]
+
+
+def digest_of(*parts: bytes | np.ndarray) -> bytes:
+    """Return a digest that is equal for equal parts only."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:  # not copied: they may be large
         found.update(b"%d " % len(part))
@@ -211,7 +225,7 @@ def hashed(key: RoundKeys, *words: np.ndarray) -> np.ndarray:
     return mix_in_place(found)
 
 
-def _uniform(hashes: np.ndarray) -> np.ndarray:
+def uniform(hashes: np.ndarray) -> np.ndarray:
     """Return numbers from 0 to less than 1, of the 53 bits that a float has."""
     return (hashes >> np.uint64(11)) * 2.0**-53
 

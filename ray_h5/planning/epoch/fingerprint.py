@@ -14,6 +14,9 @@ from ray_h5.options import check_count
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.index.file_table import FileTable
 
+_NEWER = frozenset({"rows_per_epoch", "draws", "lengths"})
+"""Parts that a position of an earlier version does not have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
@@ -37,6 +40,8 @@ class Fingerprint:
         If the shuffle says how many rows an epoch has, or has weights. A position of an earlier version has none.
     draws : str
         Digest of what the weights of the shuffle became; empty without weights.
+    lengths : str
+        Digest of the lengths, windows and runs, if rows come by length.
     """
 
     num_files: int
@@ -50,6 +55,7 @@ class Fingerprint:
     chunk_group_rows: int | None
     rows_per_epoch: int | None = None
     draws: str = ""
+    lengths: str = ""
 
     def __post_init__(self) -> None:
         for name in ("num_files", "file_rows", "num_rows"):
@@ -57,7 +63,7 @@ class Fingerprint:
         for name in ("window_rows", "chunk_group_rows", "rows_per_epoch"):
             if getattr(self, name) is not None:
                 check_count(f"Position: plan: {name}", getattr(self, name), 1)
-        for name in ("names", "starts", "selection", "draws"):
+        for name in ("names", "starts", "selection", "draws", "lengths"):
             if not isinstance(getattr(self, name), str):
                 raise PositionError(f"Position: plan: {name}={getattr(self, name)!r}: expected a string")
         if self.unit not in (None, "rows", "chunks", "files"):
@@ -67,7 +73,7 @@ class Fingerprint:
     def from_dict(cls, found: Any) -> Fingerprint:
         """Return the fingerprint that `dataclasses.asdict` described."""
         names = {each.name for each in fields(cls)}
-        if not isinstance(found, Mapping) or not names - {"rows_per_epoch", "draws"} <= set(found) <= names:
+        if not isinstance(found, Mapping) or not names - _NEWER <= set(found) <= names:
             raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
         return cls(**found)
 
@@ -78,7 +84,8 @@ class Fingerprint:
         window = f", window_rows={self.window_rows}" if self.unit == "chunks" else ""
         weights = ", weights=..." if self.draws else ""
         count = "" if self.rows_per_epoch is None else f", rows_per_epoch={self.rows_per_epoch}"
-        return f"Shuffle({self.unit!r}, seed={seed}{window}{weights}{count})"
+        lengths = ", by_length=..." if self.lengths else ""
+        return f"Shuffle({self.unit!r}, seed={seed}{window}{weights}{count}{lengths})"
 
     def differences(self, other: Fingerprint) -> list[str]:
         """Return the differences, each in the form ``"3 files, not 4"``: the value of this one first."""
@@ -121,6 +128,8 @@ class Fingerprint:
             found.append(f"rows_per_epoch {self.rows_per_epoch}, not {other.rows_per_epoch}")
         if self.draws != other.draws:
             found.append(f"{_weighted(self.draws)}, not {_weighted(other.draws)}")
+        if self.lengths != other.lengths:
+            found.append(f"{_by_length(self.lengths)}, not {_by_length(other.lengths)}")
         return found
 
 
@@ -138,6 +147,7 @@ def fingerprint(files: FileTable, selection: np.ndarray | None, order: Order) ->
         chunk_group_rows=order.chunk_group_rows,
         rows_per_epoch=None if order.shuffle is None else order.shuffle.rows_per_epoch,
         draws="" if order.draws is None else order.draws.digest().hex(),
+        lengths="" if order.runs is None else order.runs.digest().hex(),
     )
 
 
@@ -147,6 +157,10 @@ def _drawn(unit: str | None) -> str:
 
 def _weighted(draws: str) -> str:
     return f"weights of digest {draws}" if draws else "no weights"
+
+
+def _by_length(lengths: str) -> str:
+    return f"by_length (lengths, window_rows and run_rows of digest {lengths})" if lengths else "no by_length"
 
 
 def _digest(data: bytes | memoryview) -> str:

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.planning.epoch.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES
+from ray_h5.planning.epoch.blocks import (
+    BLOCK_BYTES,
+    MAX_BLOCK_BYTES,
+    MIN_BLOCKS,
+    MIN_ROW_BYTES,
+    RANGE_WINDOW_BYTES,
+)
 from ray_h5.planning.epoch.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
 from ray_h5.planning.epoch.draws import Draws, IndependentDraws
-from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, make_key, permute
-from ray_h5.planning.epoch.weighing import check_length, make_draws, weighted_draws
+from ray_h5.planning.epoch.lengths import LengthRuns, make_runs, plain_runs, sorted_window
+from ray_h5.planning.epoch.row_values import check_length
+from ray_h5.planning.epoch.shuffle import RoundKeys, Shuffle, Unit, make_key, permute
+from ray_h5.planning.epoch.weighing import WEIGHTS, make_draws, weighted_draws
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.splitmix import mix_in_place
+
+_RANGE_CHUNKS = 4
+"""Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
+decoded twice; with 4, a quarter of them."""
+
+_RANGE_GROUPS = 64
+"""Such chunk groups that a window mixes, if memory allows it."""
+
+_LEAST_SORTED = 8192
+"""Rows that are sorted by length together, at least: a window has to be many batches."""
 
 _WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
 """The purposes of round keys: no two draws share a key."""
@@ -36,15 +54,21 @@ class Order(ComparedByContent):
         Rows that are drawn as a whole. Where files are drawn, each file is one chunk group.
     chunk_group_rows : int, optional
         Rows of a chunk group, where chunks are drawn.
+    range_chunks : int, optional
+        Chunks of a chunk group, where its rows are ranges: the last of them ends in a further chunk.
     draws : Draws, optional
-        What the weights of the shuffle became; the shuffle has none then.
+        What the weights of the shuffle became; the shuffle has none then. Or the datasets of a mixture.
+    runs : LengthRuns, optional
+        What `by_length` of the shuffle became; the shuffle has none then.
     """
 
     num_rows: int
     shuffle: Shuffle | None = None
     chunk_groups: ChunkGroups | None = None
     chunk_group_rows: int | None = None
+    range_chunks: int | None = None
     draws: Draws | None = None
+    runs: LengthRuns | None = None
 
     @property
     def epoch_rows(self) -> int:
@@ -85,7 +109,15 @@ class Order(ComparedByContent):
             int64: ordinals among the selected rows, which are in path order.
         """
         if self.shuffle is None:
-            return positions
+            return positions if self.draws is None else self.draws.selected_indices(positions, 0, epoch, self.num_rows)
+        if self.runs is None:
+            return self._by_shuffle(positions, epoch)
+        assert self.shuffle.seed is not None
+        base = partial(self._by_shuffle, epoch=epoch)
+        return self.runs.selected_indices(positions, self.shuffle.seed, epoch, self.epoch_rows, base)
+
+    def _by_shuffle(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        assert self.shuffle is not None
         count = self.shuffle.rows_per_epoch
         if count is None:
             return self._permuted(positions, epoch)
@@ -134,14 +166,19 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     It depends on the index, the selection and the shuffle. It does not depend on the columns that are read, nor on
     blocks.
     """
-    order = _permutation(
-        index, selection, shuffle and shuffle.without_weights(), decide_unit(shuffle, index.chunk_group_rows)
-    )
-    if shuffle is None or order.shuffle is None:
+    unit = decide_unit(shuffle, index.chunk_group_rows)
+    order = _permutation(index, selection, shuffle, unit)
+    base = order.shuffle
+    if shuffle is None or base is None:
         return order
-    if shuffle.weights is None:
-        return replace(order, shuffle=replace(order.shuffle, rows_per_epoch=shuffle.rows_per_epoch))
-    return _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+    if shuffle.weights is not None:
+        order = _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+    else:
+        order = replace(order, shuffle=replace(base, rows_per_epoch=shuffle.rows_per_epoch))
+    if shuffle.by_length is None:
+        return order
+    window = order.window_rows or shuffle.window_rows
+    return replace(order, runs=make_runs(index, selection, shuffle, order.epoch_rows, window))
 
 
 def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
@@ -150,18 +187,18 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
     Raises
     ------
     OptionError
-        If the weights of the shuffle are no array with a number for each row.
+        If the weights, or the lengths, of the shuffle are no array with a number for each row.
     """
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
+    order = Order(num_rows, replace(shuffle.once("rows"), rows_per_epoch=shuffle.rows_per_epoch))
     weights = shuffle.weights
-    order = Order(num_rows, replace(shuffle, unit="rows", window_rows=None, weights=None, replacement=True))
-    if weights is None:
-        return order
-    if not isinstance(weights, np.ndarray):
-        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
-    check_length(weights, num_rows, "the dataset")
-    return _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+    if weights is not None:
+        if not isinstance(weights, np.ndarray):
+            raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
+        check_length(weights, num_rows, "the dataset", WEIGHTS)
+        order = _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+    return order if shuffle.by_length is None else replace(order, runs=plain_runs(num_rows, shuffle, order.epoch_rows))
 
 
 def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
@@ -177,25 +214,53 @@ def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
     return replace(order, draws=draws)
 
 
-def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: str | None) -> Order:
+def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: Unit | None) -> Order:
     """Return the order in which each selected row comes once."""
     num_rows = index.num_rows if selection is None else len(selection)
     if shuffle is None or unit is None or num_rows == 0:
         return Order(num_rows)
+    by_length = shuffle.by_length
+    shuffle = shuffle.once(unit)
     if unit == "rows":
-        return Order(num_rows, replace(shuffle, unit="rows"))
+        return Order(num_rows, shuffle)
     files = index.files
     if unit == "files":
         starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
         return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
-    shuffle = replace(shuffle, unit="chunks", window_rows=shuffle.window_rows or _default_window(index, num_rows))
+    of_ranges = index.chunk_group_starts(_RANGE_CHUNKS)
+    window = shuffle.window_rows or (_default_window if of_ranges is None else _range_window)(index, num_rows)
+    if by_length is not None and shuffle.window_rows is None:
+        window = sorted_window(num_rows, max(window, _LEAST_SORTED))
+    shuffle = replace(shuffle, window_rows=window)
+    if of_ranges is not None:
+        return _of_ranges(index, selection, shuffle, of_ranges)
     if selection is None:
         return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
     groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
     return Order(num_rows, shuffle, groups, index.chunk_group_rows)
 
 
-def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
+def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, starts: np.ndarray) -> Order:
+    """Return the order in which chunk groups are drawn whose rows are ranges; `starts` are their first row ids."""
+    num_rows = index.num_rows if selection is None else len(selection)
+    if selection is None:
+        cuts = starts
+    else:
+        group = np.searchsorted(starts, selection, side="right")
+        cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
+    groups = ListedChunkGroups(np.append(cuts, num_rows))
+    return Order(num_rows, shuffle, groups, max(1, round(index.num_rows / max(len(starts), 1))), _RANGE_CHUNKS)
+
+
+def _range_window(index: RowIndex, num_rows: int) -> int:
+    """Return a window that mixes as many chunk groups as fit into memory while their rows are kept as they are read."""
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+    wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * _RANGE_CHUNKS * index.chunk_group_rows)
+    rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, num_rows // MIN_BLOCKS)
+    return 1 << max(rows, 1).bit_length() - 1
+
+
+def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
     """Return what is drawn: rows if each can be read alone, or weights need it, else chunks."""
     if shuffle is None:
         return None
@@ -203,7 +268,8 @@ def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> str | None:
         return "rows"
     if shuffle.unit != "auto":
         return shuffle.unit
-    return "rows" if chunk_group_rows == 1 and shuffle.window_rows is None else "chunks"
+    has_window = shuffle.window_rows is not None and shuffle.by_length is None
+    return "rows" if chunk_group_rows == 1 and not has_window else "chunks"
 
 
 def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:

@@ -14,11 +14,12 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, Tail, choose_block_rows
+from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
+from ray_h5.planning.epoch.lengths import length_columns
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weighing import columns_of
+from ray_h5.planning.epoch.weighing import weighing_columns
 from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.row_index import RowIndex
@@ -26,6 +27,7 @@ from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.tables.joined import JoinedColumns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +56,8 @@ class ReadPlan(ComparedByContent):
         The columns that are cast while they are read. The others have the dtypes that files store.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
+    joined : JoinedColumns, optional
+        The columns that come from tables beside the files.
     known : tuple of mapping of str to KnownColumn
         What is known of the columns of each file, so that remote ones are read without libhdf5; empty if all are local.
     """
@@ -68,7 +72,14 @@ class ReadPlan(ComparedByContent):
     sources: SourceTable = field(default_factory=SourceTable)
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
+    joined: JoinedColumns | None = None
     known: tuple[Mapping[str, KnownColumn], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def of_files(self) -> tuple[ColumnSpec, ...]:
+        """The columns that are read from the files."""
+        joined = self.joined
+        return self.columns if joined is None else tuple(each for each in self.columns if each.name not in joined.specs)
 
     @property
     def num_rows(self) -> int:
@@ -93,7 +104,7 @@ class ReadPlan(ComparedByContent):
     @cached_property
     def read_options(self) -> dict[str, Any]:
         """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
-        casting = {column.name: column.casting for column in self.columns if column.casting != "checked"}
+        casting = {column.name: column.casting for column in self.of_files if column.casting != "checked"}
         return {"casting": casting} if casting else {}
 
     @property
@@ -118,6 +129,8 @@ class ReadPlan(ComparedByContent):
             found.update(self.order.chunk_groups.to_bytes())
         if self.order.draws is not None:
             found.update(self.order.draws.digest())
+        if self.order.runs is not None:
+            found.update(self.order.runs.digest())
         return found.hexdigest()
 
     def state(self, file: int) -> FileState:
@@ -151,7 +164,7 @@ class ReadPlan(ComparedByContent):
             With what was expected and what was found.
         """
         rows = int(self.files.starts[file + 1] - self.files.starts[file])
-        planned_columns = {column.name: column for column in self.columns}
+        planned_columns = {column.name: column for column in self.of_files}
         for name, layout in reader.find(list(planned_columns)).items():
             expected = planned_columns[name]
             found = ColumnSpec.of(layout)
@@ -209,6 +222,7 @@ def make_plan(
         If rows are selected, and the tail drops all of them.
     """
     columns = tuple(columns)
+    selection = index.joined.restricted(selection)
     order = make_order(index, selection, shuffle)
     num_rows = order.epoch_rows
     row_bytes = sum(column.row_bytes for column in columns)
@@ -219,18 +233,25 @@ def make_plan(
             f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
-    rows = choose_block_rows(row_bytes, positions, block_rows, num_blocks)
+    # The longest rows are in one block, if rows come by length.
+    most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
+    rows = choose_block_rows(most_bytes, positions, block_rows, num_blocks)
     window = order.window_rows
-    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= MAX_BLOCK_BYTES:
+    most = MAX_BLOCK_BYTES if order.range_chunks is None else RANGE_WINDOW_BYTES
+    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= most:
         # Whole windows: each chunk is then read by one task only.
         rows = -(-max(rows, window) // window) * window
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
-    weighed = () if shuffle is None else columns_of(index, shuffle.weights)
-    sources = index.sources_of([*(column.name for column in columns), *named, *weighed])
+    if shuffle is not None:
+        named = [*named, *weighing_columns(index, shuffle.weights), *length_columns(index, shuffle.by_length)]
+    sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
+    joined = index.joined.planned(columns, index.files, selection)
     names = {column.name for column in columns}
     known = tuple({name: each[name] for name in names & each.keys()} for each in index.known)
-    return ReadPlan(index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, known)
+    return ReadPlan(
+        index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, joined, known
+    )
 
 
 def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.planning.epoch.weights import Balance, as_weights, shown
+from ray_h5.planning.epoch.weights import Balance, as_row_values, as_weights, shown
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 Unit = Literal["auto", "rows", "chunks", "files"]
@@ -24,6 +24,11 @@ _TABLE_ROWS = 1 << 16
 """Up to this length a permutation is a table of at most half a megabyte."""
 
 _PIECE = 1 << 14
+
+_LENGTHS = (
+    "expected the name of a column with the length of each row, an expression over such columns, or an array with a "
+    "number for each row"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -42,7 +47,9 @@ class Shuffle(ComparedByContent):
         Zero or more. None draws one: `seed` holds it, and `repr` shows it. A `Position`, and the state of a sampler,
         contain the seed. The run that resumes takes it over.
     window_rows : int, optional
-        For ``chunks``: rows that are mixed with each other. By default about the rows of a block.
+        For ``chunks``: rows that are mixed with each other. By default about the rows of a block. With `by_length`:
+        rows that are sorted together. By default all up to 128,000, and else 64,000; for ``chunks`` about the rows of
+        a block, and 8192 or more.
     weights : str, expression, array, Balance or dict, optional
         How often rows are drawn; None draws each equally often. The name of a numeric column, an expression of Ray or
         pyarrow over such columns (``col("w") * 2``), or an array with a number for each row id give each row a
@@ -54,6 +61,13 @@ class Shuffle(ComparedByContent):
     replacement : bool
         With weights of rows: True draws each position independently. False draws each row at most once an epoch, heavy
         rows early, and never those of weight 0; each process then sorts the rows once an epoch.
+    by_length : str, expression or array, optional
+        The length of each row, as for `weights` by column. Rows of similar length then follow each other, so that a
+        batch needs little padding: the rows of each window are sorted by length and cut into runs, and the runs are
+        shuffled. Each row comes as often as without. A column of varying shape has the lengths of its rows.
+    run_rows : int, optional
+        With `by_length`: rows of a run. A multiple of the batch size is best: then no batch has rows of two runs. By
+        default at most a fifth of a window, and 640: batches of 10, 16, 20, 32, 64, 80 or 128 rows divide that.
     is_drawn : bool
         Whether a run that resumes replaces the seed by that of the run before. True if `seed` was None.
 
@@ -73,6 +87,8 @@ class Shuffle(ComparedByContent):
     weights: Any = field(default=None, kw_only=True)
     rows_per_epoch: int | None = field(default=None, kw_only=True)
     replacement: bool = field(default=True, kw_only=True)
+    by_length: Any = field(default=None, kw_only=True)
+    run_rows: int | None = field(default=None, kw_only=True)
     is_drawn: bool = field(default=False, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +99,7 @@ class Shuffle(ComparedByContent):
             object.__setattr__(self, "is_drawn", True)
         object.__setattr__(self, "seed", as_integer("Shuffle: seed", self.seed, 0, instead=", or None"))
         rows = self.window_rows
-        if rows is not None and self.unit in ("rows", "files"):
+        if rows is not None and self.unit in ("rows", "files") and self.by_length is None:
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
         if rows is not None:
             object.__setattr__(self, "window_rows", as_integer("Shuffle: window_rows", rows, 1, instead=", or None"))
@@ -93,6 +109,7 @@ class Shuffle(ComparedByContent):
             object.__setattr__(self, "rows_per_epoch", count)
         object.__setattr__(self, "weights", as_weights(self.weights))
         self._check_draws()
+        self._check_lengths()
 
     def _check_draws(self) -> None:
         if not isinstance(self.replacement, bool):
@@ -113,17 +130,40 @@ class Shuffle(ComparedByContent):
                 f"Shuffle(unit={self.unit!r}, weights={shown(self.weights)}): these weights draw rows; expected "
                 f"unit='rows'{'' if draws_rows else ' or ' + repr('chunks')}"
             )
-        if draws_rows and self.window_rows is not None:
+        if draws_rows and self.window_rows is not None and self.by_length is None:
             raise OptionError(f"Shuffle: window_rows={self.window_rows}: these weights draw rows, without windows")
+
+    def _check_lengths(self) -> None:
+        run = self.run_rows
+        if run is not None:
+            run = as_integer("Shuffle: run_rows", run, 1, instead=", or None")
+            object.__setattr__(self, "run_rows", run)
+        if self.by_length is None:
+            if run is not None:
+                raise OptionError(f"Shuffle: run_rows={run}: is used only with by_length")
+            return
+        object.__setattr__(self, "by_length", as_row_values("by_length", self.by_length, _LENGTHS))
+        if self.unit == "files":
+            raise OptionError(
+                f"Shuffle(unit='files', by_length={shown(self.by_length)}): the rows of a file keep their order; "
+                "expected unit='rows' or 'chunks'"
+            )
+        if run is not None and self.window_rows is not None and run > self.window_rows:
+            raise OptionError(
+                f"Shuffle: run_rows={run}, window_rows={self.window_rows}: expected a window of many runs"
+            )
 
     @property
     def draws_single_rows(self) -> bool:
         """Whether the weights draw rows one by one, and not within windows."""
         return isinstance(self.weights, (Balance, Mapping)) or not self.replacement
 
-    def without_weights(self) -> Shuffle:
-        """Return the shuffle that has each selected row once an epoch."""
-        return replace(self, weights=None, rows_per_epoch=None, replacement=True)
+    def once(self, unit: Unit | None = None) -> Shuffle:
+        """Return the shuffle that has each selected row once an epoch, and knows no lengths; of another unit."""
+        unit = unit or self.unit
+        window = None if unit in ("rows", "files") else self.window_rows
+        options: dict[str, Any] = {"weights": None, "rows_per_epoch": None, "by_length": None, "run_rows": None}
+        return replace(self, unit=unit, window_rows=window, replacement=True, **options)
 
     def __repr__(self) -> str:
         parts = [f"unit={self.unit!r}, seed={self.seed}, window_rows={self.window_rows}"]
@@ -134,6 +174,10 @@ class Shuffle(ComparedByContent):
             parts.append(f"rows_per_epoch={self.rows_per_epoch}")
         if not self.replacement:
             parts.append("replacement=False")
+        if self.by_length is not None:
+            parts.append(f"by_length={shown(self.by_length)}")
+        if self.run_rows is not None:
+            parts.append(f"run_rows={self.run_rows}")
         return f"Shuffle({', '.join(parts)})"
 
 

@@ -41,7 +41,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
         found.append(_steps(rows, table.episode_lengths, windows, offsets) + plan.step_starts[file])
     steps = np.concatenate([*found, np.empty(0, np.int64)])
     columns = tuple(
-        replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.columns
+        replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
     )
     return replace(
         plan,
@@ -50,6 +50,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
         scope=replace(plan.scope, windows=windows.single_steps()),
         selection=steps,
         order=Order(len(steps)),
+        joined=None,
     )
 
 

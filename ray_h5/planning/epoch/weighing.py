@@ -13,20 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError, PredicateError
+from ray_h5.errors import OptionError
 from ray_h5.messages import few
 from ray_h5.planning.epoch.draws import BalancedDraws, Draws, IndependentDraws, RankedDraws
 from ray_h5.planning.epoch.pattern import make_pattern, turns_of
+from ray_h5.planning.epoch.row_values import Option, as_array, check_present, columns_of, row_values, scalars
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weights import Balance, Computed, Weights, first_wrong, shown
+from ray_h5.planning.epoch.weights import Balance, Weights
 from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.index.select import named_columns
-from ray_h5.planning.predicates.evaluate import comparable_type, project
+from ray_h5.planning.predicates.evaluate import comparable_type
 
 _MAX_TABLE = 1 << 24
 """Up to this number of possible classes, those that occur are found by counting."""
 
 _PIECE = 1 << 20
+
+WEIGHTS = Option("weights", "weight", "to draw each class equally often, write weights=balance({!r})")
 
 
 def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Draws:
@@ -44,19 +46,8 @@ def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) 
         return _balanced_by_column(index, selection, weights)
     if isinstance(weights, Mapping):
         return _balanced_by_file(index, selection, weights)
-    if isinstance(weights, (str, Computed)):
-        return weighted_draws(_column_weights(index, selection, weights), shuffle)
     assert weights is not None
-    check_length(weights, index.num_rows, "the files")
-    return weighted_draws(weights if selection is None else weights[selection], shuffle)
-
-
-def check_length(weights: np.ndarray, rows: int, where: str) -> None:
-    """Raise unless there is a weight for each row."""
-    if len(weights) != rows:
-        raise OptionError(
-            f"Shuffle: weights={shown(weights)}: expected {rows}, one for each row of {where}, selected or not"
-        )
+    return weighted_draws(row_values(index, selection, weights, WEIGHTS), shuffle)
 
 
 def weighted_draws(weights: np.ndarray, shuffle: Shuffle) -> Draws:
@@ -100,82 +91,9 @@ def _check_sum(total: float, rows: int) -> None:
         raise OptionError(f"Shuffle: weights: the sum of the weights of {rows} selected rows is {what}")
 
 
-def columns_of(index: RowIndex, weights: Weights) -> tuple[str, ...]:
+def weighing_columns(index: RowIndex, weights: Weights) -> tuple[str, ...]:
     """Return the columns that weights are made from."""
-    if isinstance(weights, Computed):
-        try:
-            return tuple(named_columns(index, index.columns, weights.expression))
-        except PredicateError as exc:
-            raise OptionError(
-                f"Shuffle: weights={weights!r}: a column holds an array a row; expected one value a row. Pass what you "
-                "compute from it as an array with a number for each row."
-            ) from exc
-    if isinstance(weights, str):
-        return (weights,)
-    return weights.columns if isinstance(weights, Balance) else ()
-
-
-def _column_weights(index: RowIndex, selection: np.ndarray | None, weights: str | Computed) -> np.ndarray:
-    names = columns_of(index, weights)
-    columns = _scalars(index, names)
-    if isinstance(weights, str):
-        column, what = columns[weights], f"column {weights!r}"
-    else:
-        column, what = _computed(weights, columns, index.num_rows), f"weights={weights!r}"
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
-        raise OptionError(
-            f"Shuffle: weights={weights!r}: expected a column of numbers, found {column.type}; to draw each class "
-            f"equally often, write weights=balance({names[0] if names else ''!r})"
-        )
-    _check_present(index, column, selection, what)
-    values = _array(column).to_numpy(zero_copy_only=False)
-    values = values if selection is None else values[selection]
-    wrong = first_wrong(values)
-    if wrong is not None:
-        row = wrong if selection is None else int(selection[wrong])
-        raise OptionError(
-            f"{index.files.where(row)}: {what} is {values[wrong]}: expected a weight, a finite number of 0 or more. "
-            "Filter these rows, or pass weights as an array."
-        )
-    return values
-
-
-def _computed(weights: Computed, columns: Mapping[str, pa.ChunkedArray], num_rows: int) -> pa.ChunkedArray:
-    table = pa.table(dict(columns) or {"": pa.nulls(num_rows)})
-    try:
-        return project(weights.expression, table)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
-        types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-        raise OptionError(f"Shuffle: weights={weights!r} cannot be computed from {types}: {exc}") from exc
-
-
-def _check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, what: str) -> None:
-    """Raise if a selected row has no value. NaN is a number here."""
-    if not column.null_count:
-        return
-    absent = column.is_null().to_numpy()
-    rows = np.flatnonzero(absent) if selection is None else selection[absent[selection]]
-    if len(rows):
-        raise OptionError(
-            f"{index.files.where(int(rows[0]))}: {what} has no value here, and in {len(rows)} selected rows in all. "
-            "Filter these rows."
-        )
-
-
-def _scalars(index: RowIndex, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Return columns of one value a row, as the files store them: draws are the same, whatever a dataset casts."""
-    specs = index.find(names)
-    for name, spec in specs.items():
-        if not spec.is_scalar:
-            raise OptionError(
-                f"Shuffle: weights: column {name!r} holds an array of shape {spec.tensor_shape} a row; expected one "
-                "value a row. Pass what you compute from it as an array with a number for each row."
-            )
-    return index.small_columns(list(specs.values()))
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return weights.columns if isinstance(weights, Balance) else columns_of(index, weights, WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +105,16 @@ class _Classes:
 
 
 def _balanced_by_column(index: RowIndex, selection: np.ndarray | None, weights: Balance) -> Draws:
-    columns = _scalars(index, weights.columns)
+    columns = scalars(index, weights.columns, WEIGHTS)
     for name, column in columns.items():
-        _check_present(index, column, selection, f"column {name!r}")
+        check_present(index, column, selection, f"column {name!r}")
     found = [_encoded(index, column, selection, name) for name, column in columns.items()]
     classes = found[0] if len(found) == 1 else _combined(found)
     return _balanced(classes.codes, _shares(weights, classes.values))
 
 
 def _encoded(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> _Classes:
-    array = _array(column)
+    array = as_array(column)
     kind = comparable_type(array.type)
     array = array if kind == array.type else array.cast(kind)
     if pa.types.is_floating(kind):

@@ -45,7 +45,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Weights that an expression computes from columns.
+    """Numbers of rows that an expression computes from columns.
 
     Attributes
     ----------
@@ -62,7 +62,10 @@ class Computed:
         return self.text
 
 
-Weights: TypeAlias = "str | Computed | np.ndarray | Balance | Mapping[str, float] | None"
+RowValues: TypeAlias = "str | Computed | np.ndarray"
+"""A number for each row: a column, an expression, or a number for each row id."""
+
+Weights: TypeAlias = "RowValues | Balance | Mapping[str, float] | None"
 """Checked weights: a column, an expression, a number for each row id, classes, or shares by file."""
 
 
@@ -118,22 +121,35 @@ def as_weights(weights: Any) -> Weights:
     OptionError
         If it cannot be used; it names the first weight that is negative, infinite or NaN.
     """
-    if weights is None or isinstance(weights, (str, Balance, Computed)):
+    if weights is None or isinstance(weights, Balance):
         return weights
-    if isinstance(weights, pc.Expression) or hasattr(weights, "to_pyarrow"):
-        return _as_computed(weights)
     if isinstance(weights, Mapping):
         return _as_file_shares(weights)
+    return as_row_values("weights", weights, _EXPECTED)
+
+
+def as_row_values(option: str, values: Any, expected: str) -> RowValues:
+    """Return the checked value of an option that gives each row a number.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be used; it names the first number that is negative, infinite or NaN.
+    """
+    if isinstance(values, (str, Computed)):
+        return values
+    if isinstance(values, pc.Expression) or hasattr(values, "to_pyarrow"):
+        return _as_computed(option, values)
     try:
-        array = np.asarray(weights)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as exc:  # RuntimeError: of a tensor on a GPU, or with a gradient
-        raise OptionError(f"Shuffle: weights={type(weights).__name__}: {_EXPECTED}: {exc}") from exc
+        raise OptionError(f"Shuffle: {option}={type(values).__name__}: {expected}: {exc}") from exc
     if array.ndim != 1 or array.dtype.kind not in "fiub":
-        found = f"a {type(weights).__name__} of dtype {array.dtype} and shape {array.shape}"
-        raise OptionError(f"Shuffle: weights: {_EXPECTED}, found {found}")
+        found = f"a {type(values).__name__} of dtype {array.dtype} and shape {array.shape}"
+        raise OptionError(f"Shuffle: {option}: {expected}, found {found}")
     wrong = first_wrong(array)
     if wrong is not None:
-        raise OptionError(f"Shuffle: weights[{wrong}]={array[wrong]}: expected a finite number of 0 or more")
+        raise OptionError(f"Shuffle: {option}[{wrong}]={array[wrong]}: expected a finite number of 0 or more")
     return array
 
 
@@ -148,16 +164,16 @@ def first_wrong(weights: np.ndarray) -> int | None:
 
 
 def shown(weights: Weights) -> str:
-    """Return weights as a user writes them; an array by its length."""
+    """Return weights, or lengths, as a user writes them; an array by its length."""
     return f"<{len(weights)} numbers>" if isinstance(weights, np.ndarray) else repr(weights)
 
 
-def _as_computed(weights: Any) -> Computed:
-    """Return an expression of pyarrow, or of Ray, as weights."""
+def _as_computed(option: str, values: Any) -> Computed:
+    """Return an expression of pyarrow, or of Ray, as numbers of rows."""
     try:
-        expression = weights.to_pyarrow() if hasattr(weights, "to_pyarrow") else weights
+        expression = values.to_pyarrow() if hasattr(values, "to_pyarrow") else values
     except (TypeError, ValueError, pa.ArrowInvalid) as exc:
-        raise OptionError(f"Shuffle: weights={weights}: pyarrow has no such expression: {exc}") from exc
+        raise OptionError(f"Shuffle: {option}={values}: pyarrow has no such expression: {exc}") from exc
     return Computed(str(expression), expression)
 
 

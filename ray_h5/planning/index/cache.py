@@ -35,7 +35,7 @@ _PIECE_BYTES = 64 << 20
 """The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 8
+_VERSION = 9
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -274,6 +274,7 @@ def _named(path: str, scope: Scope) -> list[Any]:
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
     # The same bucket at another endpoint is another one.
     place = [scope.storage.place] if is_url(path) and isinstance(scope.storage, RemoteStorage) else []
+    kind += [repr(scope.columns)] if scope.columns else []
     return [path, scope.group, sorted(scope.allow_external), *kind, *place]
 
 

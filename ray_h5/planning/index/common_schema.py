@@ -53,7 +53,8 @@ def common_columns(
         raise _mismatch([each.path for each in facts], [_schema(each.chosen(columns), cast) for each in facts], columns)
     names = list(first) if columns is None else columns
     for name in names:
-        check_enums(facts, name)
+        if not _is_by_value(facts[0].columns[name].spec, cast):
+            check_enums(facts, name)
     return {name: _common([each.columns[name].spec for each in facts]) for name in names}
 
 
@@ -134,6 +135,11 @@ def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
     return shown + (", ..." if len(enum) > _MAX_LISTED else "")
 
 
+def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
+    """Return whether a column is delivered as values, so that the files may have other codes for them."""
+    return spec.kind == "category" and cast(spec).dtype.kind not in "iu"
+
+
 def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
     """Return the columns of a file as they are compared."""
     return {name: _delivered(each.spec, cast) for name, each in columns.items()}
@@ -142,7 +148,8 @@ def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
 def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
     if spec.kind == "struct":
         return replace(spec, dtype=_packed(spec.dtype))
-    return cast(spec) if spec.kind in TENSOR_KINDS or spec.kind == "ragged" else spec
+    castable = TENSOR_KINDS | {"ragged", "sparse", "category", "optional"}
+    return cast(spec) if spec.kind in castable else spec
 
 
 def _packed(dtype: np.dtype) -> np.dtype:
@@ -158,7 +165,7 @@ def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
     """Return the spec that holds the values of a column of all files."""
     if all(each == specs[0] for each in specs):
         return specs[0]
-    if specs[0].kind == "ragged":
+    if specs[0].kind in {"ragged", "sparse"}:
         elements = {each.element for each in specs if each.element is not None}
         return replace(specs[0], element=np.result_type(*elements))
     kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind

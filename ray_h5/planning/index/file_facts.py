@@ -10,7 +10,7 @@ from textwrap import shorten
 
 import pyarrow as pa
 
-from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import as_roots
@@ -20,11 +20,12 @@ from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
+from ray_h5.planning.rows.column_kinds import RangeColumn
 from ray_h5.planning.rows.kinds import RowKind, check_episodes
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, scalar_to_arrow
+from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL, PathLike
@@ -52,6 +53,8 @@ class Scope:
         The row kind.
     storage : Storage
         Where files with a URL are.
+    columns : tuple of RangeColumn
+        The columns that the user described: they are made of several datasets.
     """
 
     group: str = "/"
@@ -60,6 +63,7 @@ class Scope:
     rows: RowKind | None = None
     windows: Windows | None = None
     storage: Storage = LOCAL
+    columns: tuple[RangeColumn, ...] = ()
 
     @classmethod
     def of(
@@ -70,10 +74,17 @@ class Scope:
         rows: RowKind | None = None,
         windows: Windows | None = None,
         storage: Storage = LOCAL,
+        columns: Sequence[RangeColumn] = (),
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         check_episodes(rows, windows)
-        return cls(group, as_roots(allow_external), threads, rows, windows, storage)
+        if columns and (rows is not None or windows is not None):
+            kind = rows if windows is None else windows
+            raise OptionError(
+                f"columns: {columns[0]} is for rows along the first axis; leave it out, or {kind}, which says what a "
+                "row is"
+            )
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage, tuple(columns))
 
     @property
     def by_axis(self) -> bool:
@@ -97,7 +108,10 @@ class Scope:
             storage_options=self.storage,
             known=known,
         )
-        return reader if self.by_axis else RowView(reader, self.rows, self.windows, table)
+        # A remote file of which columns are known is not opened here.
+        if self.by_axis and table is None and not self.columns and (known or not reader.form):
+            return reader
+        return RowView(reader, self.rows, self.windows, table, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +150,13 @@ class Question:
         The columns to look at; None for all that can be read as rows.
     values : tuple of ColumnSpec
         Scalar and virtual columns whose values are wanted.
+    attributes : tuple of str
+        Attributes of the group that names are relative to.
     """
 
     columns: tuple[str, ...] | None = None
     values: tuple[ColumnSpec, ...] = ()
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +183,8 @@ class FileFacts:
         The values of scalar and virtual columns that were read, one value a row.
     table : RowTable, optional
         What is known of the rows, if they do not lie along the first axis.
+    attributes : mapping of str to pyarrow.Array
+        The attributes that were read, one value each.
     known : mapping of str to KnownColumn
         Of a remote file: layouts and chunk indexes of the columns that are read without libhdf5.
     """
@@ -179,6 +198,7 @@ class FileFacts:
     sought: SourceStates = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
+    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
     known: Mapping[str, KnownColumn] = field(default_factory=dict)
 
     @property
@@ -193,14 +213,17 @@ class FileFacts:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the values and chunk indexes."""
+        """Bytes of the values, of chunk indexes, and of what is known of the rows."""
         packed = (len(each.index.data) for each in self.known.values() if each.index is not None)
-        return sum(array.nbytes for array in self.values.values()) + sum(packed)
+        table = 0 if self.table is None else self.table.nbytes
+        return sum(array.nbytes for array in self.values.values()) + sum(packed) + table
 
     def answers(self, question: Question) -> bool:
         """Return whether these facts answer `question`, so that nothing has to be read."""
         asked = question.columns if question.columns is not None else self.listing
         if asked is None or not all(name in self.columns for name in asked):
+            return False
+        if not self.attributes.keys() >= set(question.attributes):
             return False
         return not question.values or not self.absent(question)
 
@@ -253,6 +276,7 @@ class FileFacts:
             sought=known.sought,
             values={**self.values, **found.values},
             table=found.table or self.table,
+            attributes={**self.attributes, **found.attributes},
             known={**self.known, **found.known},
         )
 
@@ -264,7 +288,8 @@ class FileFacts:
             and (self.listing is not None or other.listing is None)
             and self.columns.keys() >= other.columns.keys()
             and self.values.keys() >= other.values.keys()
-            and (self.table is not None or other.table is None)
+            and (other.table is None or (self.table is not None and self.table.holds(other.table)))
+            and self.attributes.keys() >= other.attributes.keys()
             and self.known.keys() >= other.known.keys()
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
@@ -298,14 +323,32 @@ def learn(
     A column that the file lacks is no error here: the comparison of all files reports it. `listed` is the state of a
     remote file in a listing.
     """
-    if facts is None:
-        opened = scope.open(path, None if listed is None else FileState(listed))
+    if facts is not None:
+        state: FileState | None = facts.state
     else:
-        opened = scope.open(path, facts.state, facts.table, facts.known)
-    with opened as reader:
+        state = None if listed is None else FileState(listed)
+    table = None if facts is None else facts.table
+    try:
+        return _learn(facts, path, question, scope, state, table)
+    except UnsupportedColumnError as exc:
+        if not exc.is_encoded or table is not None:
+            raise
+    return _learn(facts, path, question, scope, state, RowTable())  # a column is a group; the file does not say so
+
+
+def _learn(
+    facts: FileFacts | None,
+    path: str,
+    question: Question,
+    scope: Scope,
+    state: FileState | None,
+    table: RowTable | None,
+) -> FileFacts:
+    with scope.open(path, state, table, None if facts is None else facts.known) as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
+        facts = _learn_attributes(facts, reader, question.attributes)
         return facts if isinstance(reader, RowReader) else replace(facts, table=reader.table)
 
 
@@ -364,6 +407,24 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     return replace(facts, values={**facts.values, spec: values})
 
 
+def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    absent = [name for name in names if name not in facts.attributes]
+    if not absent:
+        return facts
+    base = reader.base if isinstance(reader, RowView) else reader
+    found = dict(facts.attributes)
+    for name, value in base.attributes(absent).items():
+        try:
+            found[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{facts.path}: attribute {name!r} holds {value!r}, which is not UTF-8; leave it out of attrs=[...]"
+            ) from None
+        if isinstance(value, bytes):
+            found[name] = found[name].cast(pa.large_string())
+    return replace(facts, attributes=found)
+
+
 def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:
     found = facts.columns[spec.name].num_rows
     if found != rows:
@@ -372,7 +433,7 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
             "lists the rows of a split, choose them with row_mask()."
         )
     stored = facts.columns[spec.name].spec
-    if stored.kind != spec.kind and not {stored.kind, spec.kind} <= TENSOR_KINDS:
+    if not spec.is_read_from(stored, True):
         raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
     array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
     reader.read_into({spec.name: array}, slice(None), casting=spec.casting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import islice
@@ -31,9 +31,11 @@ from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
+from ray_h5.planning.rows.range_columns import chunk_group_starts
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.tables.joined import Joined
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import check_regular_file, identity_now
@@ -66,6 +68,10 @@ class RowIndex(ComparedByContent):
         What was looked up since: the one part that changes. It is no part of the value.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
+    joined : Joined
+        Tables beside the files, whose columns the rows have too.
+    chosen : tuple of str
+        The columns that are delivered, of files and of tables, in order; empty for `columns`.
     known : tuple of mapping of str to KnownColumn
         What is known of the columns of each file, so that remote ones are read without libhdf5; empty if all are local.
     """
@@ -77,7 +83,15 @@ class RowIndex(ComparedByContent):
     cast: Cast = field(default_factory=Cast)
     found: FoundCell = field(default_factory=FoundCell, repr=False, compare=False)
     tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
+    joined: Joined = field(default_factory=Joined, repr=False)
+    chosen: tuple[str, ...] = ()
+
     known: tuple[Mapping[str, KnownColumn], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are delivered, in order."""
+        return self.chosen or tuple(self.columns)
 
     @property
     def num_rows(self) -> int:
@@ -94,10 +108,38 @@ class RowIndex(ComparedByContent):
         Columns with less than a quarter of the bytes of the widest one do not count: to read them more than once is
         cheap. The size of strings and lists is not known before they are read.
         """
-        known = [spec for spec in self.columns.values() if spec.kind not in {"string", "list", "ragged"}]
+        return max(self.chunk_rows[spec.name] for spec in self._wide())
+
+    def _wide(self) -> list[ColumnSpec]:
+        """Return the columns whose chunks count."""
+        unknown = {"string", "list"} if self._has_ranges else {"string", "list", "ragged"}
+        known = [spec for spec in self.columns.values() if spec.kind not in unknown]
         columns = known or list(self.columns.values())
         widest = max(spec.row_bytes for spec in columns)
-        return max(self.chunk_rows[spec.name] for spec in columns if 4 * spec.row_bytes >= widest)
+        return [spec for spec in columns if 4 * spec.row_bytes >= widest]
+
+    @property
+    def _has_ranges(self) -> bool:
+        """Whether rows of a column are ranges of a longer array."""
+        return any(table is not None and table.chunked_by for table in self.tables)
+
+    def chunk_group_starts(self, chunks: int) -> np.ndarray | None:
+        """Return the first row id of each chunk group, where the rows of the widest column are ranges; else None.
+
+        Rows belong together that begin in the same `chunks` chunks of the array that they are ranges of.
+        """
+        if not self._has_ranges:
+            return None
+        widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
+        if self.chunk_rows[widest] == 1:
+            return None
+        found = []
+        for table, first in zip(self.tables, self.files.starts.tolist(), strict=False):
+            chunked = None if table is None else table.chunked_by.get(widest)
+            if table is None or chunked is None or chunked.key not in table.bounds:
+                return None
+            found.append(chunk_group_starts(table.bounds[chunked.key], chunked.size, chunks) + first)
+        return np.concatenate(found)
 
     def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
         """Return the specs of columns. They may be virtual, or columns of the files that are not in `columns`.
@@ -109,6 +151,7 @@ class RowIndex(ComparedByContent):
         """
         known = {**{name: virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.value.columns}
         known.update(self.columns)
+        known.update(self.joined.specs)
         absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
@@ -121,8 +164,9 @@ class RowIndex(ComparedByContent):
 
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
-        """The specs, as they are delivered, of `columns` and of other columns that are cast for predicates."""
-        return {name: self.cast(spec) for name, spec in self.find([*self.columns, *self.cast.dtypes]).items()}
+        """The specs, as they are delivered, of all `names` and of other columns that are cast for predicates."""
+        names = [*self.names, *self.columns, *self.cast.dtypes]
+        return {name: self.cast(spec) for name, spec in self.find(names).items()}
 
     def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """Return the values of columns that predicates may name, as they are delivered; see `small_columns`.
@@ -162,7 +206,11 @@ class RowIndex(ComparedByContent):
 
     def _compute(self, columns: Sequence[ColumnSpec]) -> None:
         """Find the virtual columns that are not computed file by file."""
+        beside = self.joined.specs
         for spec in columns:
+            if spec.name in beside and spec not in self.found.value.values:
+                found = {spec: self.joined.of_all_rows(spec, self.files)}
+                self.found.update(partial(Found.with_values, values=found))
             column, criterion = parse_virtual(spec.name) or ("", None)
             if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
                 values = compute_from_index(self, column, criterion)
@@ -216,6 +264,7 @@ def build_index(
     columns: Sequence[str] | None = None,
     lookup: Lookup | None = None,
     cast: Cast | None = None,
+    beside: Collection[str] = (),
 ) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
 
@@ -229,6 +278,8 @@ def build_index(
         How facts of files are looked up.
     cast : Cast, optional
         The casts while columns are read. The dtypes of columns that are cast may differ between files.
+    beside : collection of str
+        Columns that are not in the files.
 
     Raises
     ------
@@ -247,7 +298,7 @@ def build_index(
         index = _build(paths, wanted, lookup, cast)
     except (NotHDF5Error, SchemaMismatchError) as exc:
         index = _without_empty(paths, wanted, lookup, cast, exc)
-    index.find(list(index.cast.dtypes))  # raises for a column that no file has
+    index.find([name for name in index.cast.dtypes if name not in beside])  # raises for a column that no file has
     return index
 
 
@@ -262,12 +313,12 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
-    tables = () if lookup.scope.by_axis else tuple(each.table for each in facts)
+    tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
     if lookup.scope.windows is not None:
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple({name: each.known[name] for name in common if name in each.known} for each in facts)
     found = FoundCell(Found().with_sources(sources))
-    return RowIndex(files, common, chunk_rows, lookup, cast, found, tables, known if any(known) else ())
+    return RowIndex(files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else ())
 
 
 def _without_empty(

@@ -19,7 +19,7 @@ from ray_h5.planning.index.serialize_rows import known_from_json, known_to_json,
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
-from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
+from ray_h5.planning.schema import NULLABLE_KINDS, TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
 from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 
 _FOREIGN = (
@@ -31,8 +31,10 @@ _MOST_ROWS = (1 << 63) - 1
 _DTYPE = re.compile(r"[<>|][biufcmMOSUV]\d*(\[\w+\])?")
 _DTYPE_KINDS: dict[Kind, str] = {
     "number": "iufc", "bool": "b", "string": "O", "time": "mM", "binary": "V", "struct": "V", "list": "O",
-    "ragged": "O",
+    "ragged": "O", "sparse": "O", "category": "O", "optional": "O",
 }  # fmt: skip
+
+_HAVE_ELEMENTS = {"list", "ragged", "sparse", "category", "optional"}
 
 
 def to_body(facts: FileFacts, named: list[Any]) -> bytes:
@@ -48,12 +50,13 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "sought": [sources[source] for source in facts.sought],
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
+        "attributes": list(facts.attributes),
         "known": [known_to_json(each, _dtype_to_json) for each in facts.known.values()],
     }
     described["table"], arrays = table_to_parts(facts.table, _dtype_to_json)
     # A table of one row, with a list in each column: the lengths of columns may differ.
     packed = pa.array([each.index.data if each.index else b"" for each in facts.known.values()], pa.large_binary())
-    parts = [*facts.values.values(), *arrays, packed]
+    parts = [*facts.values.values(), *facts.attributes.values(), *arrays, packed]
     columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in parts]
     fields = [(f"{i}", column.type) for i, column in enumerate(columns)]
     schema = pa.schema(fields, metadata={"ray_h5": json.dumps(described)})
@@ -89,8 +92,10 @@ def from_body(body: memoryview, path: str, named: list[Any]) -> FileFacts:
 def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFacts:
     columns = [_column_from_json(*parts) for parts in described["columns"]]
     specs = [_spec_from_json(spec) for spec in described["values"]]
-    if table.num_columns < len(specs) + 1 or table.num_rows != min(table.num_columns, 1):
-        raise ValueError(f"expected {len(specs)} columns of values, found {table.num_columns}")
+    named = described["attributes"]
+    known = len(specs) + len(named)
+    if table.num_columns < known + 1 or table.num_rows != min(table.num_columns, 1):
+        raise ValueError(f"expected {known} columns of values, found {table.num_columns}")
     arrays = [column.chunk(0)[0].values for column in table.columns]
     identity = _identity_from_json(described["identity"])
     size = identity.size
@@ -105,9 +110,21 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         tuple(Origin(tuple(names), _chosen(sources, numbers)) for names, numbers in described["origins"]),
         _chosen(sources, described["sought"]),
         dict(zip(specs, arrays, strict=False)),
-        table_from_parts(described["table"], arrays[len(specs) : -1], _dtype_from_json, size),
+        table_from_parts(described["table"], arrays[known:-1], _dtype_from_json, size),
+        _attributes(named, arrays[len(specs) : known]),
         _known(described["known"], arrays[-1], size),
     )
+
+
+def _attributes(names: list[Any], arrays: Sequence[pa.Array]) -> dict[str, pa.Array]:
+    for name, array in zip(names, arrays, strict=True):
+        kind = array.type
+        is_plain = pa.types.is_large_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind)
+        if not isinstance(name, str) or len(array) != 1 or array.null_count:
+            raise ValueError(f"attribute {name!r}: {len(array)} values")
+        if not (is_plain or pa.types.is_floating(kind)):
+            raise ValueError(f"attribute {name!r}: no attribute is of type {kind}")
+    return dict(zip(names, arrays, strict=True))
 
 
 def _known(described: list[Any], packed: pa.Array, file_bytes: int) -> dict[str, KnownColumn]:
@@ -160,7 +177,7 @@ def _check_values(facts: FileFacts) -> None:
         stored = facts.columns.get(spec.name)
         if values.type != spec.kept_type or (stored is not None and len(values) != stored.num_rows):
             raise ValueError(f"column {spec.name!r}: {len(values)} values of type {values.type}")
-        if values.null_count:
+        if values.null_count and spec.kind not in NULLABLE_KINDS:
             raise ValueError(f"column {spec.name!r}: {values.null_count} of its values are missing")
         if not _is_of(spec, None if stored is None else stored.spec):
             raise ValueError(f"column {spec.name!r}: values of {spec}, found {stored and stored.spec}")
@@ -172,7 +189,8 @@ def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
         return spec == virtual_spec(spec.name)
     if stored is None or not spec.is_scalar or not stored.is_scalar:
         return False
-    return spec.kind == stored.kind or {spec.kind, stored.kind} <= TENSOR_KINDS
+    is_coded = spec.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}
+    return spec.kind == stored.kind or is_coded or {spec.kind, stored.kind} <= TENSOR_KINDS
 
 
 def _check_identity(path: str, identity: Identity) -> None:
@@ -203,7 +221,7 @@ def _column_from_json(spec: list[Any], num_rows: int, chunk_rows: int, enum: lis
 
 def _spec_to_json(spec: ColumnSpec) -> list[Any]:
     element = None if spec.element is None else spec.element.str
-    ragged = [*spec.ragged_shape, spec.mean_bytes] if spec.kind == "ragged" else None
+    ragged = [spec.dense, *spec.ragged_shape, spec.mean_bytes] if spec.kind in {"ragged", "sparse"} else None
     return [
         spec.name,
         spec.kind,
@@ -222,25 +240,29 @@ def _spec_from_json(parts: list[Any]) -> ColumnSpec:
         raise ValueError(f"{parts} is no column")
     _check_integers(f"the shape of column {name!r}", *row_shape)
     found = None if element is None else _dtype_from_json(element)
-    *ragged_shape, mean_bytes = [0] if ragged is None else ragged
+    dense: Any
+    dense, *ragged_shape, mean_bytes = [False, 0] if ragged is None else ragged
     _check_integers(f"the shape of column {name!r}", mean_bytes, *(n for n in ragged_shape if n is not None))
     shape = tuple(row_shape)
     spec = ColumnSpec(
-        name, kind, _dtype_from_json(dtype), shape, found, as_bytes, casting, tuple(ragged_shape), mean_bytes
+        name, kind, _dtype_from_json(dtype), shape, found, as_bytes, casting, tuple(ragged_shape), mean_bytes, dense
     )
     _check_spec(spec)
     return spec
+
+
+def _is_width(shape: tuple[int | None, ...]) -> bool:
+    return len(shape) == 1 and shape[0] is not None
 
 
 def _check_spec(spec: ColumnSpec) -> None:
     """Raise unless a column of this kind can have this dtype and shape."""
     dtype, element = spec.dtype, spec.element
     is_of_kind = dtype.kind in _DTYPE_KINDS[spec.kind] and (dtype.names is not None) == (spec.kind == "struct")
-    kinds = "biufcO" if spec.kind == "ragged" else "biufc"
-    has_element = (element is not None) == (spec.kind in {"list", "ragged"}) and (
-        element is None or element.kind in kinds
-    )
-    has_element = has_element and (spec.kind == "ragged") == bool(spec.ragged_shape)
+    kinds = "biufcSO" if spec.kind in {"ragged", "category"} else "biufc"
+    has_element = (element is not None) == (spec.kind in _HAVE_ELEMENTS) and (element is None or element.kind in kinds)
+    has_element = has_element and (spec.kind in {"ragged", "sparse"}) == bool(spec.ragged_shape)
+    has_element = has_element and type(spec.dense) is bool and (spec.kind != "sparse" or _is_width(spec.ragged_shape))
     has_shape = not spec.row_shape or spec.kind in TENSOR_KINDS
     held = dtype if element is None else element
     if (

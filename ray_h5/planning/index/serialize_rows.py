@@ -13,6 +13,7 @@ from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, S
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
 from ray_h5.hdf5.segments import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments, Texts
+from ray_h5.planning.rows.bounds import Bounds, ChunkedBy
 from ray_h5.planning.rows.space import RowTable
 
 ToJson = Callable[[np.dtype], Any]
@@ -30,6 +31,11 @@ def table_to_parts(table: RowTable | None, dtype_to_json: ToJson) -> tuple[Any, 
         return len(arrays) - 1
 
     described: dict[str, Any] = {"num_steps": table.num_steps}
+    if table.bounds or table.chunked_by:
+        described["bounds"] = [
+            [key, add(pa.array(b.starts)), add(pa.array(b.stops))] for key, b in table.bounds.items()
+        ]
+        described["chunked_by"] = [[name, each.key, each.size] for name, each in table.chunked_by.items()]
     if table.episode_lengths is not None:
         described["episode_lengths"] = add(pa.array(table.episode_lengths, pa.int64()))
     if table.groups is not None:
@@ -75,7 +81,24 @@ def table_from_parts(
     steps = described["num_steps"]
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise ValueError(f"{steps!r} is no number of steps")
-    return RowTable(groups, found, steps)
+    bounds = {str(key): _bounds(arrays[first], arrays[last]) for key, first, last in described.get("bounds", [])}
+    return RowTable(groups, found, steps, bounds, dict(map(_chunked_by, described.get("chunked_by", []))))
+
+
+def _bounds(starts: pa.Array, stops: pa.Array) -> Bounds:
+    if starts.type != pa.int64() or stops.type != pa.int64() or len(starts) != len(stops):
+        raise ValueError(f"bounds of {len(starts)} and {len(stops)} rows")
+    found = Bounds(starts.to_numpy(), stops.to_numpy())
+    if starts.null_count or stops.null_count or (found.starts < 0).any() or (found.stops < found.starts).any():
+        raise ValueError("a row that ends before it begins")
+    return found
+
+
+def _chunked_by(parts: list[Any]) -> tuple[str, ChunkedBy]:
+    name, key, size = parts
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"{size!r} is no number of values")
+    return str(name), ChunkedBy(str(key), size)
 
 
 def _from_texts(texts: Texts) -> pa.Array:

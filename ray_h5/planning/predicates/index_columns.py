@@ -45,15 +45,17 @@ def fold_of_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> np
     OptionError
         If there are fewer rows than folds.
     """
-    rows = index.num_rows
+    kept = index.joined.kept
+    rows = index.num_rows if kept is None else len(kept)
     if rows < k:
         raise OptionError(f"kfold: k={k}: there are only {rows} rows")
     order = np.random.default_rng(seed).permutation(rows)
+    order = order if kept is None else kept[order]
     if stratify is not None:
         labels = _values(index, stratify).combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
         # Rows of one label follow each other, so they are dealt to the folds in turn.
         order = order[np.argsort(labels[order], kind="stable")]
-    found = np.empty(rows, np.int64)
+    found = np.full(index.num_rows, -1)
     found[order] = np.arange(rows) % k
     return found
 

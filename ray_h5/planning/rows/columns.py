@@ -178,7 +178,7 @@ class SegmentColumn:
     def _whole(self, segments: np.ndarray, places: np.ndarray) -> RunRequest:
         """Return the request for whole segments, whose first units go to `places`."""
         counts = self.segments.lengths[segments]
-        runs = RunRequest(self.segments.starts[segments], places, counts)
+        runs = RunRequest(self.segments.starts[segments], places, counts, segments)
         return runs if counts.all() else runs.select(counts > 0)
 
     def _ragged(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:

@@ -11,9 +11,23 @@ import numpy as np
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.parts import Address
 from ray_h5.hdf5.segments import GroupTable
+from ray_h5.planning.rows.bounds import Bounds, ChunkedBy
+from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
+from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
 
-Column: TypeAlias = ValuesColumn | UnitColumn | SegmentColumn | WindowedColumn
+Column: TypeAlias = (
+    ValuesColumn
+    | UnitColumn
+    | SegmentColumn
+    | WindowedColumn
+    | PlainColumn
+    | FieldColumn
+    | CategoryColumn
+    | OptionalColumn
+    | RaggedColumn
+    | CsrColumn
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +42,26 @@ class RowTable:
         int64: the steps of each episode.
     num_steps : int
         With windows: steps of all episodes.
+    bounds : mapping of str to Bounds
+        Where the rows of columns begin and end in longer arrays, by the datasets that say so.
+    chunked_by : mapping of str to ChunkedBy
+        The bounds of such columns.
     """
 
     groups: GroupTable | None = None
     episode_lengths: np.ndarray | None = None
     num_steps: int = 0
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    chunked_by: Mapping[str, ChunkedBy] = field(default_factory=dict)
+
+    def holds(self, other: RowTable) -> bool:
+        """Return whether all bounds of another table are here too."""
+        return self.bounds.keys() >= other.bounds.keys() and self.chunked_by.keys() >= other.chunked_by.keys()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the bounds."""
+        return sum(each.starts.nbytes + each.stops.nbytes for each in self.bounds.values())
 
     @property
     def lengths(self) -> np.ndarray:

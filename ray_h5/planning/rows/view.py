@@ -18,12 +18,15 @@ from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.parts import outputs
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.ahead import Extents
-from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit
+from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit, common_rows
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.messages import few, near_names
 from ray_h5.planning.rows.axis_rows import AxisRows
+from ray_h5.planning.rows.coded_columns import PlainColumn
+from ray_h5.planning.rows.column_kinds import RangeColumn
 from ray_h5.planning.rows.columns import SegmentColumn, ValuesColumn
+from ray_h5.planning.rows.file_rows import FileRows
 from ray_h5.planning.rows.grid_rows import GridRows
 from ray_h5.planning.rows.group_rows import GroupRows
 from ray_h5.planning.rows.kinds import Grid, Groups, RowKind
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
 
 EPISODE = "episode"
 """A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
+
+
+GROUP = "group"
+"""A column with the path of the group of each row, for tables beside the files. No file needs to have it."""
 
 
 class RowView:
@@ -54,6 +61,8 @@ class RowView:
         Windows over them.
     table : RowTable, optional
         What is known of the rows.
+    columns : sequence of Ragged or Csr
+        Columns that are made of several datasets, as the user says.
     """
 
     def __init__(
@@ -62,11 +71,13 @@ class RowView:
         kind: RowKind | None,
         windows: Windows | None,
         table: RowTable | None = None,
+        columns: Sequence[RangeColumn] = (),
     ) -> None:
         self._reader = reader
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
-        self._space: Space = _space_of(reader, kind, windows, table)
+        self._space: Space = _space_of(reader, kind, windows, table, columns)
+        self._rows_are_groups = isinstance(kind, Groups)
 
     @property
     def path(self) -> str:
@@ -119,7 +130,7 @@ class RowView:
         """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
         found: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
-        self._space.prepare(name for name in wanted if name != EPISODE)
+        self._space.prepare(name for name in wanted if name not in {EPISODE, GROUP})
         for name in wanted:
             try:
                 found[name] = self._described(name)
@@ -139,26 +150,29 @@ class RowView:
         try:
             return self._space.column(name)
         except UnknownColumnError:
-            if name != EPISODE:
-                raise
-        return self._episode()
+            if name == EPISODE or (name == GROUP and self._rows_are_groups):
+                return self._episode(name, f"{self.path}:".encode() if name == EPISODE else b"")
+            raise
 
-    def _episode(self) -> ValuesColumn:
-        names = self._space.episode_names()
-        texts = np.array([*(f"{self.path}:".encode() + name for name in names), None], object)[:-1]
+    def _episode(self, name: str, prefix: bytes) -> ValuesColumn:
+        texts = np.array([*(prefix + each for each in self._space.episode_names()), None], object)[:-1]
         if isinstance(space := self._space, WindowRows):
-            return ValuesColumn(EPISODE, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
+            return ValuesColumn(name, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
         if isinstance(self._space, GroupRows):
-            return ValuesColumn(EPISODE, "string", lambda rows: texts[rows], np.dtype(object))
+            return ValuesColumn(name, "string", lambda rows: texts[rows], np.dtype(object))
         raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups and Windows")
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
         """Read rows of columns, as `RowReader.read`."""
         layouts = self.find(columns)
-        wanted = as_rows(rows, self.num_rows, self.path)
+        wanted = as_rows(rows, self._rows_of(layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
         self._reader.run(self._planned(out, out, wanted, None, wanted, np.arange(len(wanted), dtype=np.int64)))
         return out
+
+    def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
+        """Return the number of rows; columns along the first axis may differ in it."""
+        return common_rows(self.path, layouts) if isinstance(self._space, FileRows) and layouts else self.num_rows
 
     def read_into(
         self,
@@ -183,7 +197,7 @@ class RowView:
     ) -> FileRead:
         """Return the read that `read_into` does, to be done later, as `RowReader.planned`."""
         layouts = self.find(list(out))
-        wanted = as_rows(rows, self.num_rows, self.path)
+        wanted = as_rows(rows, self._rows_of(layouts), self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
         for name, array in out.items():
             layout = layouts[name]
@@ -245,13 +259,17 @@ class RowView:
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes columns take: those of their values."""
         return {
-            name: layout.num_rows * (layout.item_bytes if layout.kind == "ragged" else layout.row_bytes)
+            name: layout.num_rows * (layout.item_bytes or layout.row_bytes)
             for name, layout in self.find(columns).items()
         }
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
-        """Return nothing: what the file says is about datasets."""
-        return {name: ColumnNotes() for name in columns}
+        """Return what the file says about columns that are datasets; nothing about the others."""
+        if not isinstance(self._space, FileRows):
+            return {name: ColumnNotes() for name in columns}
+        self.find(columns)
+        plain = [name for name in columns if isinstance(self._columns[name], PlainColumn)]
+        return {**{name: ColumnNotes() for name in columns}, **self._reader.notes(plain)}
 
     def rows_named(self, names: Sequence[bytes], where: str) -> np.ndarray:
         """Return, as bools, which rows are these groups, or belong to them.
@@ -300,8 +318,16 @@ FileReader: TypeAlias = RowReader | RowView
 """Reads the rows of one file."""
 
 
-def _space_of(reader: RowReader, kind: RowKind | None, windows: Windows | None, table: RowTable | None) -> Space:
+def _space_of(
+    reader: RowReader,
+    kind: RowKind | None,
+    windows: Windows | None,
+    table: RowTable | None,
+    columns: Sequence[RangeColumn],
+) -> Space:
     space: Episodes
+    if kind is None and windows is None:
+        return FileRows(reader, columns, table)
     if isinstance(kind, Groups):
         space = GroupRows(reader, kind, table, None if windows is None else windows.episode_length)
     elif isinstance(kind, Grid):

@@ -221,6 +221,8 @@ class EpochCounter:
             raise PositionError(
                 f"dataset {self.name!r}: set_epoch was given a position, which is for one iteration of this dataset "
                 f"alone; found an execution that combines it by {', '.join(execution.combiners)}. Iterate the dataset, "
-                "or a map of it, first; or call set_epoch without position, and the combination has the whole epoch."
+                "or a map of it, first; or call set_epoch without position, and the combination has the whole epoch. A "
+                "mixture of files that resumes is one read_h5 of all of them, with shares: "
+                "shuffle=Shuffle(weights={'a/*.h5': 0.3, 'b/*.h5': 0.7})."
             )
         return resume(plan, position, world_size)

@@ -18,6 +18,8 @@ from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.messages import no_column
 from ray_h5.planning.padding import LENGTH, Padding, check_length_name, pad_rows
 from ray_h5.ray_data.ragged import is_ragged
+from ray_h5.ray_data.sparse import is_dense, is_sparse, to_batch
+from ray_h5.transforms.sparse_tensors import csr_tensor
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
 """A dtype of torch or numpy, or its name; ``"bfloat16"`` too."""
@@ -74,10 +76,15 @@ class TorchCollate(ArrowBatchCollateFn):
     def __call__(self, batch: pa.Table | Mapping[str, np.ndarray]) -> TorchBatch:
         """Return the tensors of a batch: a table of Arrow, or arrays by column."""
         arrays, ragged = batch, {}
+        sparse: dict[str, torch.Tensor] = {}
         if isinstance(batch, pa.Table):
             # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
             ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
-            arrays = BlockAccessor.for_block(batch).to_batch_format("numpy")
+            sparse = {field.name: _sparse(batch[field.name]) for field in batch.schema if is_sparse(field.type)}
+            # A placeholder keeps the order of the columns; lists of objects would take long to make.
+            others = batch.drop_columns(list(sparse)) if sparse else batch
+            arrays = BlockAccessor.for_block(others).to_batch_format("numpy") if others.num_columns else {}
+            arrays = {name: arrays.get(name, _NOTHING) for name in batch.column_names} if sparse else arrays
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
@@ -88,7 +95,9 @@ class TorchCollate(ArrowBatchCollateFn):
                     check_length_name(name, arrays)
         found: TorchBatch = {}
         for name, values in arrays.items():
-            if name in ragged:
+            if name in sparse:
+                found[name] = self._convert_tensor(name, sparse[name])
+            elif name in ragged:
                 found.update(self._ragged(name, list(values), ragged[name]))
             else:
                 found[name] = self._convert(name, values)
@@ -100,6 +109,24 @@ class TorchCollate(ArrowBatchCollateFn):
             return {name: [self._convert(name, row) for row in rows]}
         array, lengths = pad_rows(name, rows, fill, np.dtype(type_.value_type.to_pandas_dtype()), type_.ndim)
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
+
+    def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
+        """Return the dtype that a column is cast to, if it is."""
+        if isinstance(self._dtypes, Mapping):
+            return self._dtypes.get(name)
+        return self._dtypes if tensor.is_floating_point() else None
+
+    def _convert_tensor(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that rows of a sparse matrix became, in its dtype."""
+        if tensor.layout == torch.strided:
+            return self._convert(name, tensor.numpy())
+        dtype = self._dtype_of(name, tensor)
+        if dtype is None:
+            return tensor
+        values = tensor.values()
+        cast = _cast(name, values.numpy(), values, dtype) if self._is_checked else values.to(dtype)
+        parts = tensor.crow_indices(), tensor.col_indices(), cast
+        return torch.sparse_csr_tensor(*parts, tensor.shape, check_invariants=False)  # as they were
 
     def _convert(self, name: str, values: np.ndarray) -> Any:
         if values.dtype.kind not in "biufc":
@@ -113,14 +140,26 @@ class TorchCollate(ArrowBatchCollateFn):
             # The array may be a view of Ray's object store, which is read-only.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             tensor = torch.as_tensor(values)
-        dtype = self._dtypes.get(name) if isinstance(self._dtypes, Mapping) else self._dtypes
-        if dtype is not None and (isinstance(self._dtypes, Mapping) or tensor.is_floating_point()):
+        dtype = self._dtype_of(name, tensor)
+        if dtype is not None:
             if tensor.is_complex() and not dtype.is_complex:
                 raise UnsupportedColumnError(
                     f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"
                 )
             tensor = _cast(name, values, tensor, dtype) if self._is_checked else tensor.to(dtype)
         return tensor.pin_memory() if self._pin else tensor
+
+
+_NOTHING = np.empty(0)
+
+
+def _sparse(column: pa.ChunkedArray) -> torch.Tensor:
+    """Return the batch of a column of rows of a sparse matrix."""
+    with warnings.catch_warnings():
+        # As below: the memory may be Ray's.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        rows = to_batch(column)
+        return torch.from_numpy(rows.to_dense()) if is_dense(column.type) else csr_tensor(*rows.canonical().parts)
 
 
 def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.file_reads import FileRead, hint_first, run_reads
+from ray_h5.hdf5.file_reads import FileRead, Later, run_joint, run_reads
 from ray_h5.hdf5.open_files import MAX_INDEX_BYTES
 from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
@@ -29,7 +30,9 @@ MOST_KEPT_BYTES = 512 << 20
 
 _MAX_READERS = 32
 _MAX_REMOTE_READERS = 1024
+_MAX_TOGETHER = 256
 _MAX_STATES = 4096
+_MAX_HINTED = 64
 _SMALL_ROW_BYTES = 4 << 10
 _WHOLE_FILE_AFTER = 8
 """To find a smaller row costs more than to read it: all of a file are read at once, after one in 8 was asked for."""
@@ -59,6 +62,9 @@ class RowSource:
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = ReadTimes()
+        self._coming = threading.local()
+        # How many byte ranges the storage was told of, of rows that are read next.
+        self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
 
     def _index_bytes(self, reader: FileReader) -> int:
@@ -77,7 +83,7 @@ class RowSource:
     def keeps_all(self) -> bool:
         """Whether every row stays in memory after it was read."""
         small, large = self._row_caches()
-        return len(small.columns) + len(large.columns) == len(self.plan.columns)
+        return len(small.columns) + len(large.columns) == len(self.plan.of_files)
 
     def is_held(self, indices: np.ndarray) -> np.ndarray:
         """Return, as bools, which rows lie in memory with all their columns."""
@@ -112,6 +118,7 @@ class RowSource:
         small, large = self._row_caches()
         row_ids = self.plan.row_ids(indices)
         touched = self._check_files(row_ids)
+        out = self._read_joined(out, row_ids, places)
         cached = small.columns | large.columns
         rest = {name: array for name, array in out.items() if name not in cached}
         if rest:
@@ -122,19 +129,40 @@ class RowSource:
             if cache.columns:
                 cache.read_through({name: out[name] for name in cache.columns}, row_ids, places, self._read_files)
 
+    def _read_joined(
+        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray | None
+    ) -> Mapping[str, np.ndarray]:
+        """Fill the columns of tables beside the files, and return the arrays of the other columns."""
+        joined = self.plan.joined
+        if joined is None:
+            return out
+        for name in joined.specs.keys() & out.keys():
+            out[name][slice(None) if places is None else places] = joined.array(name, self.plan.files, row_ids)
+        return {name: array for name, array in out.items() if name not in joined.specs}
+
     def will_read(self, indices: np.ndarray) -> None:
-        """Take the hint that these rows are read next. The storage is told of the first of them, if reads wait."""
-        if not self._times.is_cold or self.is_remote:
-            return
+        """Take the hint that these rows are read after those which this thread reads next.
+
+        If reads wait, the storage is told of the first of them at the end of that read.
+        """
+        self._coming.rows = indices
+
+    def _later(self) -> tuple[bytes, Later]:
+        """Return the reads of the rows that come next, and a key for them; without reads if there are none."""
+        indices = self._coming.__dict__.pop("rows", None)
+        if indices is None or not self._times.is_cold or self.is_remote:
+            return b"", Later()
         indices = indices[~self.is_held(indices)]
         small, large = self._row_caches()
-        rest = [each for each in self.plan.columns if each.name not in small.columns and each.name not in large.columns]
+        rest = [
+            each for each in self.plan.of_files if each.name not in small.columns and each.name not in large.columns
+        ]
         # Where some columns stay in memory, most of their rows are there.
-        columns = rest or self.plan.columns
+        columns = rest or self.plan.of_files
         # Nothing is read into these arrays: their memory is never touched.
         out = {each.name: np.empty((len(indices), *each.row_shape), each.dtype) for each in columns}
-        reads = self._planned_reads(out, self.plan.row_ids(indices), np.arange(len(indices)))
-        hint_first(reads, self._times)
+        row_ids = self.plan.row_ids(indices)
+        return row_ids.tobytes(), Later(self._planned_reads(out, row_ids, np.arange(len(indices))))
 
     def check_unchanged(self, indices: np.ndarray) -> None:
         """Raise unless the files of some rows are as they were; errors as in `read_into`."""
@@ -160,7 +188,7 @@ class RowSource:
         max_bytes = self._kept_bytes
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
-        specs = {each.name: each for each in self.plan.columns if each.kind not in {"list", "ragged"}}
+        specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged", "sparse"}}
         row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
         small: dict[str, Any] = {}
         large: dict[str, Any] = {}
@@ -199,24 +227,45 @@ class RowSource:
     def _read_whole_files(self, small: RowCache, touched: list[tuple[int, int]]) -> None:
         """Read all small rows of the files of which enough were asked for."""
         cached, starts = self._cached.value, self.plan.files.starts
+        remote: list[int] = []
         for file, count in touched:
             if file in cached.whole_files:
                 continue
-            start, stop = int(starts[file]), int(starts[file + 1])
             cached.asked[file] += count
-            if cached.asked[file] * _WHOLE_FILE_AFTER < stop - start:
+            if cached.asked[file] * _WHOLE_FILE_AFTER < int(starts[file + 1] - starts[file]):
                 continue
-            with cached.filling.setdefault(file, threading.Lock()):
-                rows = self._selected(start, stop)
+            if self.plan.files.is_remote(file):
+                remote.append(file)
+            else:
+                self._read_whole(small, [file])
+        # Together: one after the other, each would wait for its first byte.
+        for first in range(0, len(remote), _MAX_TOGETHER):
+            self._read_whole(small, remote[first : first + _MAX_TOGETHER])
+
+    def _read_whole(self, small: RowCache, files: list[int]) -> None:
+        """Read all small rows of files, which ascend, into the cache."""
+        cached, starts = self._cached.value, self.plan.files.starts
+        found: list[tuple[np.ndarray, dict[str, np.ndarray], FileRead]] = []
+        with contextlib.ExitStack() as locks:
+            for file in files:
+                locks.enter_context(cached.filling.setdefault(file, threading.Lock()))
+                start = int(starts[file])
+                rows = self._selected(start, int(starts[file + 1]))
                 rows = rows[~small.is_held[start + rows]]
                 if len(rows):
                     # Into memory of their own first: another thread may copy held rows meanwhile, and must never see
                     # a row that is incomplete.
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
                     read = self._reader(file).planned(parts, rows, **self.plan.read_options)
-                    read.run(ReadAhead(self._times))
-                    small.add(start + rows, parts)
-                cached.whole_files.add(file)
+                    found.append((start + rows, parts, read))
+            reads = [read for _, _, read in found]
+            if len(reads) > 1:
+                run_joint(reads, reads[0].reader.base.threads)
+            for read in reads if len(reads) == 1 else ():
+                read.run(ReadAhead(self._times))
+            for row_ids, parts, _ in found:
+                small.add(row_ids, parts)
+            cached.whole_files.update(files)
 
     def _selected(self, start: int, stop: int) -> np.ndarray:
         """Return the selected rows of the file that has these row ids. The others may hold what cannot be cast."""
@@ -227,9 +276,21 @@ class RowSource:
 
     def _read_files(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> None:
         # The reader looks at the state of each file before and after.
-        parts = by_file(self.plan.files, row_ids)
-        remote = [self.plan.files.is_remote(file) for file, _ in parts]
-        run_reads(self._planned_reads(out, row_ids, places), self._times, remote)
+        key, later = self._later()
+        given = self._given(row_ids)
+        remote = [self.plan.files.is_remote(file) for file, _ in by_file(self.plan.files, row_ids)]
+        run_reads(self._planned_reads(out, row_ids, places), self._times, remote=remote, given=given, later=later)
+        if later.given:
+            self._hinted.put(key, later.given)
+
+    def _given(self, row_ids: np.ndarray) -> int:
+        """Return how many byte ranges of rows the storage was told of, and forget it."""
+        key = row_ids.tobytes()
+        given = self._hinted.get(key)
+        if given is None:
+            return 0
+        self._hinted.drop(key, given)
+        return given
 
     def _planned_reads(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray

@@ -11,6 +11,7 @@ import numpy as np
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
+from ray_h5.planning.sparse import SparseRow
 from ray_h5.torch_data.reading.row_source import RowSource
 
 _Row = dict[str, Any]
@@ -148,4 +149,4 @@ def _fill(out: Mapping[str, np.ndarray], rows: list[tuple[int, _Row]]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return value.copy() if isinstance(value, (np.ndarray, SparseRow)) else value

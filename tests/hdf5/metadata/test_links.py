@@ -672,7 +672,10 @@ def test_the_group_is_looked_up_once(tmp_path, monkeypatch):
     taken = []
     take = Trail._take
     monkeypatch.setattr(Trail, "_take", lambda *args: taken.append(args[2]) or take(*args))
-    RowReader(path, group="deep/er").find([str(i) for i in range(20)])
+    reader = RowReader(path, group="deep/er")
+    assert taken == ["deep", "er"]  # when the file is opened: what kind of file it is
+    taken.clear()
+    reader.find([str(i) for i in range(20)])
     assert taken == ["deep", "er", *map(str, range(20))]
 
 

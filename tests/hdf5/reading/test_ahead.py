@@ -47,7 +47,7 @@ def test_reads_that_wait_are_hinted_ahead_and_return_the_same(tmp_path, disk, op
     for kind, *extent in disk.events:
         if kind == "read":
             done += 1
-        else:  # each hint is about one of the next 64 reads, or the one that is about to begin
+        else:  # each hint is about one of the next 96 reads, or the one that is about to begin
             assert extent in reads[done : done + ahead.AHEAD_READS + 1]
 
 
@@ -85,6 +85,20 @@ def test_one_read_that_waits_begins_nothing(tmp_path, disk):
         disk.is_slow = False
         reader.read(["x"], SHUFFLED)
     assert not disk.of("hint")
+
+
+def test_reads_that_hints_make_short_do_not_end_the_hints():
+    times = ahead.ReadTimes()
+    for _ in range(10):
+        times.add_read(0.001, 1000)
+    for _ in range(500):  # rows of three columns, of which two lie in pages that come with the first
+        for seconds in (20e-6, 1e-6, 1e-6):
+            times.add_hint(seconds, 1000)
+            times.add_read(2e-6, 1000, hinted=True)
+    assert times.is_cold
+    for _ in range(100):
+        times.add_hint(1e-6, 1000)
+    assert not times.is_cold
 
 
 def test_threads_of_one_read_give_each_hint_once(tmp_path, disk):
@@ -200,6 +214,20 @@ def test_a_thread_that_hangs_holds_no_other_one_up():
     mine = turn.Turn()
     mine.take()
     mine.give_up()
+
+
+def test_a_turn_that_is_kept_outlasts_the_reads_within(monkeypatch):
+    monkeypatch.setattr(turn, "_PATIENCE_S", 60)
+    mine = turn.turn_of_this_thread()
+    with mine.kept():
+        run_jobs([Fetch(lambda *_: None, 0, 1)], 1)
+        with mine.kept():
+            assert mine.is_held
+        assert mine.is_held
+        run_jobs([LongFetch(lambda *_: None, 0, 1)], 1)
+        assert not mine.is_held
+    assert not mine.is_held
+    at_once(lambda: run_jobs([Fetch(Busy(), 0, 1)], 1))
 
 
 def test_a_job_that_fails_gives_its_turn_up():

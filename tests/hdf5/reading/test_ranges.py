@@ -61,7 +61,7 @@ def test_contiguous_spans_are_joined_and_cut():
     sizes = np.array([10, 20, MEBIBYTE, 5])
     begins = np.cumsum([3, *sizes[:-1]])
     offsets = np.array([100, 110, 130, 9])
-    assert list(contiguous_spans(offsets, begins, sizes)) == [
+    assert contiguous_spans(offsets, begins, sizes) == [
         (100, 3, MEBIBYTE),
         (100 + MEBIBYTE, 3 + MEBIBYTE, 30),
         (9, 33 + MEBIBYTE, 5),

@@ -16,7 +16,7 @@ from scipy import stats
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.planning.epoch.blocks import Tail
-from ray_h5.planning.epoch.cost import describe
+from ray_h5.planning.epoch.cost import describe, shuffle_effect
 from ray_h5.planning.epoch.draws import hashed, minus_log, permute_each
 from ray_h5.planning.epoch.order import EvenChunkGroups, ListedChunkGroups, Order, plain_order
 from ray_h5.planning.epoch.pattern import make_pattern
@@ -97,6 +97,7 @@ def test_rows_are_drawn_by_their_weights(files, weights):
 
 
 def test_shares_are_within_three_sigma(files):
+    """One of 32 shares is beyond three sigma for 8 of 100 seeds; not for this one."""
     found = epoch_of(plan_of(files, Shuffle("rows", 1, weights="w", rows_per_epoch=50_000)))
     share = WEIGHTS / WEIGHTS.sum()
     sigma = np.sqrt(50_000 * share * (1 - share))
@@ -409,6 +410,20 @@ def test_the_log_says_what_is_drawn(files):
     plan = plan_of(files, Shuffle("rows", weights="w", rows_per_epoch=100))
     assert "40 of 40 rows, of which an epoch draws 100 with weights, in blocks of" in describe(plan, 4)
     assert "40 of 40 rows in blocks of" in describe(plan_of(files, Shuffle("rows")), 4)
+
+
+@pytest.mark.parametrize("shuffle", [Shuffle(weights=balance("label")), Shuffle("chunks", 7, 16, weights="w")])
+def test_what_weights_cost_is_said_in_chunks_that_are_decoded(files, shuffle):
+    for block_rows in (4, 40):
+        plan = plan_of(files, shuffle, block_rows=block_rows)
+        blocks = Remainder().block_layout(plan).num_blocks
+        decoded = sum(read_block(plan, Remainder(), i).rows.stats.chunks_decoded for i in range(blocks))
+        effect = shuffle_effect(plan, 4)
+        assert effect.chunks == 10
+        assert 0.7 * decoded <= effect.chunks_decoded <= 1.4 * decoded
+        assert f"an epoch decodes about {effect.chunks_decoded} chunks, and the files have 10" in describe(plan, 4)
+    nothing = plan_of(files, Shuffle("rows", weights="w"), predicate=pc.field("site") == 9)
+    assert shuffle_effect(nothing, 4) is None
 
 
 # Errors -----------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Tables beside the files: their columns join the rows while planning."""

@@ -1,0 +1,276 @@
+"""Keys of rows and of the lines of a table -> the line of each row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.messages import few
+
+_MAX_LISTED = 10
+_MAX_CODES = 1 << 62
+_ENDING = r"\.[^./]+$"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowKeys:
+    """One part of the keys of rows, or of files.
+
+    Attributes
+    ----------
+    name : str
+        What the part is called, for messages.
+    values : pyarrow.Array
+        The values.
+    kind : {"value", "path", "group"}
+        Whether values are equal as they are, or match by their last parts, as paths and groups do.
+    """
+
+    name: str
+    values: pa.Array
+    kind: str = "value"
+
+
+def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence[str], table: str) -> np.ndarray:
+    """Return the line of each row: int64, -1 where the table has none.
+
+    Parameters
+    ----------
+    parts : sequence of RowKeys
+        The parts of the keys of rows.
+    keys : sequence of pyarrow.Array
+        The same parts of the keys of lines.
+    names : sequence of str
+        The columns of the table that they are from.
+    table : str
+        The table, for messages.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the types do not agree, a line has no key, two have the same, or a key is the end of two paths.
+    """
+    converted = [_as_rows_have(part, key, name, table) for part, key, name in zip(parts, keys, names, strict=True)]
+    rows = [row for row, _ in converted]
+    lines = [line for _, line in converted]
+    for line, name in zip(lines, names, strict=True):
+        if line.null_count:
+            at = int(np.argmax(line.is_null().to_numpy(zero_copy_only=False)))
+            raise SchemaMismatchError(
+                f"{table}: {line.null_count} of {len(line)} lines have no {name!r}, the first is entry {at}. Remove "
+                "them, or choose another key."
+            )
+    if len(parts) == 1 and parts[0].kind == "value":
+        found = _found(parts[0], rows[0], lines[0], table)
+        _check_unused(lines[0], found, names, table)
+        return found
+    if len(parts) == 1:
+        _check_unique(lines[0], names, table)
+        return _found(parts[0], rows[0], lines[0], table)
+    return _combined(parts, rows, lines, names, table)
+
+
+def _found(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:
+    if part.kind == "value":
+        return _as_numbers(pc.index_in(rows, value_set=lines))
+    return _by_end(part, rows, lines, table)
+
+
+def _as_numbers(found: pa.Array) -> np.ndarray:
+    return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _combined(
+    parts: Sequence[RowKeys], rows: Sequence[pa.Array], lines: Sequence[pa.Array], names: Sequence[str], table: str
+) -> np.ndarray:
+    """Return the lines of keys of several parts: each part as the number of its value, and these as one number."""
+    row_codes = np.zeros(len(rows[0]), np.int64)
+    line_codes = np.zeros(len(lines[0]), np.int64)
+    absent = np.zeros(len(rows[0]), bool)
+    size = 1
+    for part, row, line in zip(parts, rows, lines, strict=True):
+        encoded = line.dictionary_encode()
+        of_rows = _found(part, row, encoded.dictionary, table)
+        absent |= of_rows < 0
+        count = max(len(encoded.dictionary), 1)
+        if size > _MAX_CODES // count:
+            known, line_codes = np.unique(line_codes, return_inverse=True)
+            place = np.searchsorted(known, row_codes).clip(max=len(known) - 1)
+            absent |= known[place] != row_codes
+            row_codes, size = place, len(known)
+        row_codes = row_codes * count + of_rows.clip(min=0)
+        line_codes = line_codes * count + encoded.indices.to_numpy().astype(np.int64)
+        size *= count
+    unique, first, counts = np.unique(line_codes, return_index=True, return_counts=True)
+    if len(unique) < len(line_codes):
+        shown = [str(tuple(line[int(at)].as_py() for line in lines)) for at in first[counts > 1][:_MAX_LISTED]]
+        _raise_twice(int((counts > 1).sum()), shown, names, table)
+    found = _as_numbers(pc.index_in(pa.array(row_codes), value_set=pa.array(line_codes)))
+    found[absent] = -1
+    return found
+
+
+def _check_unused(lines: pa.Array, found: np.ndarray, names: Sequence[str], table: str) -> None:
+    """Raise if two lines have one key. Arrow finds the first of them, so a line that some row has is no second one."""
+    is_used = np.zeros(len(lines), bool)
+    is_used[found[found >= 0]] = True
+    unused = np.flatnonzero(~is_used)
+    if len(unused) and (_as_numbers(pc.index_in(lines.take(pa.array(unused)), value_set=lines)) != unused).any():
+        _check_unique(lines, names, table)
+
+
+def _check_unique(lines: pa.Array, names: Sequence[str], table: str) -> None:
+    if pc.count_distinct(lines).as_py() == len(lines):
+        return
+    counts = pc.value_counts(lines)
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    _raise_twice(len(twice), [repr(each) for each in twice[:_MAX_LISTED].to_pylist()], names, table)
+
+
+def _raise_twice(count: int, shown: Sequence[str], names: Sequence[str], table: str) -> None:
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    what = repr(names[0]) if len(names) == 1 else f"({', '.join(map(repr, names))})"
+    raise SchemaMismatchError(
+        f"{table}: {count} keys {what} are in more than one line: {', '.join(shown)}{more}. Remove the lines that are "
+        "too many, or join by a key of several columns with on=[...]."
+    )
+
+
+def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
+    """Return keys of rows and of lines in one type: that of the rows."""
+    rows = part.values
+    if pa.types.is_floating(rows.type):
+        rows = _integers(rows, f"{part.name!r} holds")
+    text = _is_text(keys.type)
+    if _is_text(rows.type):
+        if not text:
+            raise SchemaMismatchError(
+                f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files is text. Write the "
+                "table with text keys."
+            )
+        return rows, keys
+    if not (pa.types.is_integer(rows.type) or pa.types.is_temporal(rows.type)):
+        raise SchemaMismatchError(
+            f"{part.name!r} of the files is of type {rows.type}; expected a key of text, integers or times"
+        )
+    if text and pa.types.is_integer(rows.type):
+        return _parsed(rows, keys, name, table)
+    if pa.types.is_floating(keys.type):
+        keys = _integers(keys, f"{table}: the key {name!r} holds")
+    if pa.types.is_integer(rows.type) != pa.types.is_integer(keys.type):
+        raise SchemaMismatchError(
+            f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files of type {rows.type}. "
+            "Write both with one type."
+        )
+    try:
+        wide = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
+        kind = wide if pa.types.is_integer(rows.type) else rows.type
+        return rows.cast(kind), keys.cast(kind)
+    except pa.ArrowInvalid as exc:
+        raise SchemaMismatchError(
+            f"{table}: the key {name!r} of type {keys.type} cannot be compared with {part.name!r} of type {rows.type}: "
+            f"{exc}"
+        ) from exc
+
+
+def _parsed(rows: pa.Array, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
+    """Return keys that are text as integers, which the rows have."""
+    kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
+    keys = pc.utf8_trim_whitespace(keys)
+    keys = pc.if_else(pc.equal(keys, ""), None, keys)
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(keys, r"^[-+]?[0-9]{1,19}$")), False)
+    count = pc.sum(wrong).as_py() or 0
+    if count:
+        shown = few([repr(each) for each in keys.filter(wrong)[:_MAX_LISTED].to_pylist()])
+        raise _no_integers(table, name, count, shown)
+    try:
+        return rows.cast(kind), pc.replace_substring_regex(keys, r"^\+", "").cast(kind)
+    except pa.ArrowInvalid as exc:
+        raise _no_integers(table, name, 1, str(exc)) from None
+
+
+def _no_integers(table: str, name: str, count: int, shown: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"{table}: the files have integers as keys, and {count} keys {name!r} of the table are none: {shown}"
+    )
+
+
+def _integers(values: pa.Array, what: str) -> pa.Array:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid as exc:
+        raise SchemaMismatchError(f"{what} floats that are no integers, which cannot be keys: {exc}") from exc
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:
+    """Return the lines of paths, which a table may name by their last parts: ``b/c.h5`` and ``c.h5`` are ``/a/b/c.h5``.
+
+    A file is also found by its name without the ending.
+    """
+    keys = pc.replace_substring_regex(lines, r"^(\./)+", "")
+    if part.kind == "group":
+        keys = pc.utf8_trim(keys, "/")
+    found = np.full(len(rows), -1, np.int64)
+    is_whole = np.zeros(len(rows), bool)
+    variants = [(rows, keys)]
+    if part.kind == "path":
+        variants.append((pc.replace_substring_regex(rows, _ENDING, ""), keys))
+    for values, names in variants:
+        _match_ends(part, values, names, found, is_whole, table)
+    _check_one_path_each(part, rows, lines, found, is_whole, table)
+    return found
+
+
+def _match_ends(
+    part: RowKeys, values: pa.Array, names: pa.Array, found: np.ndarray, is_whole: np.ndarray, table: str
+) -> None:
+    """Set `found` for values that equal a name, or end with one, and were not found before."""
+    exact = _as_numbers(pc.index_in(values, value_set=names))
+    new = (exact >= 0) & (found < 0)
+    found[new], is_whole[new] = exact[new], True
+    open_before = found < 0
+    depths = pc.count_substring(names, "/").unique().to_pylist()
+    for depth in sorted(each for each in depths if each is not None):
+        if not (found < 0).any() and not open_before.any():
+            return
+        ends = pc.replace_substring_regex(values, rf"^(?:.*/)?((?:[^/]*/){{{depth}}}[^/]*)$", r"\1")
+        at = _as_numbers(pc.index_in(ends, value_set=names))
+        hit = (at >= 0) & open_before
+        clash = np.flatnonzero(hit & (found >= 0) & (found != at))
+        if len(clash):
+            row = int(clash[0])
+            raise SchemaMismatchError(
+                f"{table}: {part.name} {values[row].as_py()!r} ends with two keys, {names[int(found[row])].as_py()!r} "
+                f"and {names[int(at[row])].as_py()!r}. Write the keys with more of the path."
+            )
+        found[hit] = at[hit]
+
+
+def _check_one_path_each(
+    part: RowKeys, rows: pa.Array, lines: pa.Array, found: np.ndarray, is_whole: np.ndarray, table: str
+) -> None:
+    """Raise if a key is the end of two different paths."""
+    by_end = np.flatnonzero((found >= 0) & ~is_whole)
+    if not len(by_end):
+        return
+    pairs = pa.table({"line": found[by_end], "path": rows.take(pa.array(by_end))}).group_by("line")
+    counts = pairs.aggregate([("path", "count_distinct")])
+    several = counts.filter(pc.greater(counts["path_count_distinct"], 1))
+    if several.num_rows:
+        line = several["line"][0].as_py()
+        of_line = rows.take(pa.array(by_end[found[by_end] == line])).unique().to_pylist()
+        raise SchemaMismatchError(
+            f"{table}: {several.num_rows} keys are the end of more than one {part.name}, such as "
+            f"{lines[line].as_py()!r}: {few([re.sub('^$', '/', each) for each in of_line], 5)}. Write the keys with "
+            "more of the path."
+        )

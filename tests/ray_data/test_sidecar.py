@@ -1,0 +1,121 @@
+"""Tables beside the files in Ray: the rows, types and orders of plain PyTorch."""
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import ray_h5
+from ray_h5 import Groups, H5Datasource, Shuffle, Sidecar, balance, where
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.torch_data import H5Dataset, OrderSampler
+from tests.ray_data.kit import ids_of
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+FILES, ROWS = 3, 20
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    guids = []
+    for number in range(FILES):
+        mine = [f"{number:02d}-{row}" for row in range(ROWS)]
+        guids += mine
+        with h5py.File(folder / f"f{number}.h5", "w") as file:
+            file["x"] = np.arange(ROWS) + ROWS * number
+            file["guid"] = np.array([each.encode() for each in mine], object)
+            file.attrs["patient"] = f"p{number}"
+    order = np.random.default_rng(0).permutation(len(guids))[:50]
+    columns = {
+        "guid": [guids[i] for i in order],
+        "number": order,
+        "label": order % 4,
+        "name": [f"n{i}" for i in order],
+        "when": pa.array(order, pa.timestamp("us")),
+        "vector": pa.FixedSizeListArray.from_arrays(np.repeat(order, 2).astype("f4"), 2),
+        "points": pa.array([[float(i)] * (i % 3) for i in order]),
+    }
+    pq.write_table(pa.table(columns), folder / "table.parquet")
+    return folder, np.sort(order)
+
+
+def options(made, missing="drop"):
+    return {"sidecar": Sidecar(str(made[0] / "table.parquet"), on="guid", missing=missing), "attrs": ["patient"]}
+
+
+COLUMNS = ["x", "label", "name", "when", "vector", "points", "patient"]
+
+
+def test_rows_have_the_values_of_their_lines(made):
+    ds = ray_h5.read_h5(str(made[0]), columns=COLUMNS, block_rows=16, **options(made))
+    assert str(ds.schema().base_schema.field("when").type) == "timestamp[us]"
+    rows = ds.take_all()
+    assert [row["x"] for row in rows] == made[1].tolist()
+    for row in rows:
+        x = int(row["x"])
+        assert (row["label"], row["name"], row["patient"]) == (x % 4, f"n{x}", f"p{x // ROWS}")
+        assert row["vector"].tolist() == [x, x]
+        assert np.asarray(row["points"]).tolist() == [x] * (x % 3)
+
+
+def test_rows_without_a_line_are_null(made):
+    rows = ray_h5.read_h5(str(made[0]), columns=["x", "label", "name"], **options(made, "null")).take_all()
+    assert len(rows) == FILES * ROWS
+    known = set(made[1].tolist())
+    for row in rows:
+        x = int(row["x"])
+        assert (row["label"], row["name"]) == ((x % 4, f"n{x}") if x in known else (None, None))
+    with pytest.raises(SchemaMismatchError, match="10 of 60 rows have no line"):
+        ray_h5.read_h5(str(made[0]), **options(made, "error"))
+
+
+@pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3), Shuffle(seed=3, weights=balance("label"))])
+def test_orders_are_those_of_plain_pytorch(made, shuffle):
+    ds = ray_h5.read_h5(str(made[0]), columns=["label"], shuffle=shuffle, include_row_ids=True, **options(made))
+    ds = ds.filter(expr=where(label=[0, 2, 3], patient=["p0", "p2"]))
+    samples = H5Dataset(str(made[0]), ["label"], where(label=[0, 2, 3], patient=["p0", "p2"]), **options(made))
+    assert ids_of(ds) == samples.row_ids(list(OrderSampler(samples, shuffle=shuffle))).tolist()
+
+
+def test_a_filter_on_a_table_is_pushed_into_the_reading(made):
+    ds = ray_h5.read_h5(str(made[0]), columns=["x"], **options(made)).filter(expr=where(label=1))
+    (source,) = datasources(ds)
+    assert isinstance(source, H5Datasource)
+    assert sorted(row["x"] for row in ds.take_all()) == [i for i in made[1].tolist() if i % 4 == 1]
+
+
+def test_folds_by_an_attribute(made):
+    folds = ray_h5.kfold(str(made[0]), 3, group="patient", stratify="label", **options(made))
+    ds = ray_h5.read_h5(str(made[0]), columns=["patient"], **options(made))
+    for train, valid in folds:
+        patients = [{row["patient"] for row in ds.filter(expr=each).take_all()} for each in (train, valid)]
+        assert [len(each) for each in patients] == [2, 1]
+        assert not patients[0] & patients[1]
+
+
+def test_the_index_can_be_built_before(made, tmp_path):
+    index = ray_h5.build_index(str(made[0]), predicate_columns=["label"], index_dir=tmp_path / "i", **options(made))
+    assert index.names == ("guid", "x", "number", "label", "name", "when", "patient")
+    assert index.num_rows == FILES * ROWS
+
+
+def test_only_columns_of_tables(made):
+    ds = ray_h5.read_h5(str(made[0]), columns=["label"], **options(made))
+    assert ds.count() == 50
+    assert [row["label"] for row in ds.take_all()] == (made[1] % 4).tolist()
+
+
+def test_groups_join_by_their_names(tmp_path):
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        for i in range(5):
+            file[f"data/ev_{i}"] = np.full((i + 1, 2), i)
+    (tmp_path / "t.csv").write_text("trace,mag\n" + "".join(f"ev_{i},{i}.5\n" for i in range(5)))
+    sidecar = Sidecar(tmp_path / "t.csv", on="trace")
+    ds = ray_h5.read_h5(tmp_path / "t.h5", rows=Groups("data/*", key="trace"), sidecar=sidecar)
+    assert {row["trace"]: row["mag"] for row in ds.filter(expr=where(mag=ray_h5.between(2, None))).take_all()} == {
+        "data/ev_2": 2.5, "data/ev_3": 3.5, "data/ev_4": 4.5,
+    }  # fmt: skip

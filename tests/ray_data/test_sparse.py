@@ -1,0 +1,141 @@
+"""Sparse, ragged and encoded columns through Ray: schema, filters, batches, and the same rows as plain PyTorch."""
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import ray_h5
+from ray_h5 import Shuffle, csr, ragged, where
+from ray_h5.errors import PredicateError
+from ray_h5.planning.schema import ColumnSpec
+from ray_h5.planning.sparse import Entries, rows_of
+from ray_h5.ray_data.sparse import sparse_array, to_batch
+from ray_h5.ray_data.training.collate import TorchCollate
+from ray_h5.torch_data import H5Dataset, OrderSampler
+from tests.planning.rows.test_ranges_equal_numpy import random_matrix, write_matrix
+
+ROWS, WIDTH = 60, 12
+
+
+@pytest.fixture
+def cells(tmp_path):
+    """Two files of cells, written by hand as AnnData does, and ragged events beside them."""
+    for seed in range(2):
+        matrix = random_matrix(ROWS, WIDTH, seed)
+        with h5py.File(tmp_path / f"{seed}.h5ad", "w") as file:
+            file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+            write_matrix(file.create_group("X"), matrix, {"chunks": (16,), "compression": "gzip"})
+            types = file.create_group("obs/cell_type")
+            types.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0"})
+            types["codes"] = np.arange(ROWS, dtype="i1") % 3 - 1
+            types["categories"] = ["B cell", "T cell"] if seed else ["T cell", "B cell"]
+            file["obs/depth"] = np.arange(ROWS)
+            file["events/offsets"] = np.arange(ROWS + 1) * 2
+            file["events/x"] = np.arange(2.0 * ROWS)
+    return sorted(map(str, tmp_path.glob("*.h5ad")))
+
+
+def dense(paths):
+    found = []
+    for seed, _ in enumerate(paths):
+        found.append(random_matrix(ROWS, WIDTH, seed).toarray())
+    return np.vstack(found)
+
+
+def types():
+    named = [[None, *names] for names in (["T cell", "B cell"], ["B cell", "T cell"])]
+    return [names[i % 3] for names in named for i in range(ROWS)]
+
+
+def batches(ds, size=16, **options):
+    return list(ds.iter_torch_batches(batch_size=size, collate_fn=TorchCollate(**options)))
+
+
+@pytest.mark.usefixtures("ray_local")
+class TestInRay:
+    def test_rows_travel_as_two_lists(self, cells):
+        ds = ray_h5.read_h5(cells, columns=["X", "obs/cell_type"])
+        kind = ds.schema().base_schema.field("X").type
+        assert [field.name for field in kind] == ["indices", "data", "dense_length"]
+        assert kind.field("indices").type == pa.large_list(pa.int32())
+        rows = ds.take_all()
+        assert [row["obs/cell_type"] for row in rows] == types()
+        for row, expected in zip(rows, dense(cells), strict=True):
+            found = np.zeros(row["X"]["dense_length"])
+            found[row["X"]["indices"]] = row["X"]["data"]
+            np.testing.assert_array_equal(found, expected)
+
+    def test_batches_are_dense_or_compressed_rows(self, cells):
+        expected = dense(cells)
+        for is_dense, layout in ((True, torch.strided), (False, torch.sparse_csr)):
+            ds = ray_h5.read_h5(cells, columns=[csr("X", dense=is_dense), "obs/depth"], block_rows=25)
+            found = batches(ds, 17)
+            assert {each["X"].layout for each in found} == {layout}
+            assert list(found[0]) == ["X", "obs/depth"]
+            np.testing.assert_array_equal(torch.cat([each["X"].to_dense() for each in found]), expected)
+
+    def test_filters_by_value_and_by_other_columns(self, cells):
+        is_t = np.array([each == "T cell" for each in types()])
+        ds = ray_h5.read_h5(cells, columns=["X"]).filter(expr=where(**{"obs/cell_type": "T cell"}))
+        assert ds.count() == is_t.sum()
+        np.testing.assert_array_equal(torch.cat([each["X"] for each in batches(ds)]), dense(cells)[is_t])
+        with pytest.raises(PredicateError, match=r"'X' holds an array of shape \(12,\)"):
+            ray_h5.read_h5(cells, columns=["X"]).filter(expr=where(X=1)).count()
+
+    def test_the_same_rows_in_the_same_order_as_plain_pytorch(self, cells):
+        shuffle = Shuffle("chunks", seed=3)
+        columns = [csr("X"), ragged("events/x", offsets="events/offsets"), "obs/depth"]
+        ds = ray_h5.read_h5(cells, columns=columns, shuffle=shuffle, include_row_ids=True)
+        found = batches(ds, 30)
+        dataset = H5Dataset(cells, columns)
+        order = list(OrderSampler(dataset, shuffle=shuffle))
+        assert torch.cat([each["row_id"] for each in found]).tolist() == order
+        plain = dataset[order]
+        np.testing.assert_array_equal(torch.cat([each["X"] for each in found]), plain["X"])
+        ragged_rows = [row for each in found for row in each["events/x"]]
+        assert all(torch.equal(one, other) for one, other in zip(ragged_rows, plain["events/x"], strict=True))
+
+    def test_casts(self, cells):
+        ds = ray_h5.read_h5(cells, columns=[csr("X", dense=False), "obs/cell_type"], dtypes={"X": "float16"})
+        assert batches(ds)[0]["X"].dtype == torch.float16
+        ds = ray_h5.read_h5(cells, columns=[csr("X", dense=False)])
+        assert batches(ds, dtypes={"X": torch.bfloat16})[0]["X"].dtype == torch.bfloat16
+
+    def test_what_ray_does_to_rows_keeps_them(self, cells):
+        ds = ray_h5.read_h5(cells, columns=["X", "obs/depth"]).random_shuffle(seed=0).sort("obs/depth").limit(50)
+        found = batches(ds.repartition(3), 7)
+        depths = torch.cat([each["obs/depth"] for each in found])
+        values = torch.cat([each["X"] for each in found])
+        expected = dense(cells)
+        for depth, row in zip(depths.tolist(), values.numpy(), strict=True):
+            assert any(np.array_equal(row, expected[file * ROWS + depth]) for file in range(2))
+
+
+def test_arrow_shares_the_memory_of_what_was_read():
+    matrix = random_matrix(50, WIDTH)
+    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(WIDTH,))
+    array = sparse_array(rows_of(Entries(matrix.indices, matrix.data), matrix.indptr), spec)
+    lists = array.field("data")
+    assert lists.values.buffers()[1].address == matrix.data.__array_interface__["data"][0]
+    part = pa.chunked_array([array[10:20]])
+    np.testing.assert_array_equal(to_batch(part).to_dense(), matrix[10:20].toarray())
+    taken = pa.chunked_array([array.take(pa.array([3, 1])), array[4:6]])
+    np.testing.assert_array_equal(to_batch(taken).to_dense(), matrix[[3, 1, 4, 5]].toarray())
+    assert to_batch(pa.chunked_array([array[:0]])).to_dense().shape[0] == 0
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.bool_, np.int16, np.float16])
+def test_types_of_values(tmp_path, dtype):
+    matrix = random_matrix(20, WIDTH)
+    values = matrix.data.astype(dtype)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        write_matrix(file.create_group("X"), matrix)
+        del file["X/data"]
+        file["X/data"] = values
+    dataset = H5Dataset(tmp_path, [csr("X")])
+    rows = dataset.read(np.arange(20))["X"]
+    found = to_batch(pa.chunked_array([sparse_array(rows, dataset.index.columns["X"])]))
+    assert found.data.dtype == dtype
+    np.testing.assert_array_equal(found.data, values)
