@@ -15,7 +15,7 @@ from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.disk_cache import CachedGetter, cache_for
 from ray_h5.storage.fetching import Getter, call
 from ray_h5.storage.remote_file import RemoteFile
-from ray_h5.storage.store_errors import changed, store_error
+from ray_h5.storage.store_errors import changed, option_error, store_error
 from ray_h5.storage.store_options import StoreOptions
 
 if TYPE_CHECKING:
@@ -218,9 +218,19 @@ class ObjectStorage:
         key = (self, address.kind, root, address.anonymous)
         store = _stores.value.get(key)
         if store is None:
-            store = self._translated(url, "opening the store", lambda: _new_store(self.options, address, root))
+            store = self._new(address, root)
             _stores.value.put(key, store)
         return store, address.key
+
+    def _new(self, address: Address, root: str) -> ObjectStore:
+        """Return a new store. It asks for nothing."""
+        try:
+            return _new_store(self.options, address, root)
+        except RayH5Error:
+            raise
+        except Exception as exc:  # noqa: BLE001  as above
+            error = option_error(self.options.hidden(str(exc)))
+        raise error
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self.options!r})"

@@ -212,6 +212,8 @@ def _checked(name: str, value: Any) -> Any:
         raise OptionError(f"storage_options: {name}={value!r}: expected seconds, such as 30, or '30s'")
     if name == "max_retries" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in {"max_retries", *_SPANS}:
+        return str(value)  # obstore takes texts alone
     if isinstance(value, Mapping):
         return tuple(sorted(value.items()))
     if isinstance(value, os.PathLike):
