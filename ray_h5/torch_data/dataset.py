@@ -17,6 +17,7 @@ import torch
 from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
+from ray_h5.options import as_bytes
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
@@ -35,6 +36,7 @@ from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch
 from ray_h5.planning.tables.joined import no_value
 from ray_h5.planning.tables.sidecar import Sidecar
+from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.decoding import check_transform, decoded, parts_of
 from ray_h5.torch_data.reading.row_source import RowSource
@@ -100,9 +102,12 @@ class H5Dataset(BatchedDataset):
     index_dir : path-like, optional
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one that relative paths start from.
+        A local one, or a subtree of a local one that relative paths start from; or a remote one, as for `read_h5`.
     storage_options : mapping of str to object, optional
         How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
+    cache_dir : path-like, optional
+        A folder on a local disk where bytes of files in stores stay, as for `read_h5`. `cache_bytes` is then how much
+        of the disk to take, such as ``"200GB"``.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and what a glob matches that names an ending itself, such as ``*.nc``.
@@ -156,13 +161,18 @@ class H5Dataset(BatchedDataset):
         index_dir: PathLike | None = None,
         filesystem: object = None,
         storage_options: Mapping[str, object] | None = None,
+        cache_dir: PathLike | None = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         cache_size: int = 0,
-        cache_bytes: int | None = None,
+        cache_bytes: int | str | None = None,
         kept_bytes: int | None = None,
         pad: PadLike = None,
     ) -> None:
+        if cache_dir is not None:
+            storage_options, cache_bytes = with_cache(storage_options, cache_dir, cache_bytes), None
+        if isinstance(cache_bytes, str):
+            cache_bytes = as_bytes("cache_bytes", cache_bytes)
         files = FileOptions.of(
             paths,
             group=group,
