@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -28,7 +28,7 @@ from ray_h5.hdf5.checks.values import ValueGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
-from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
+from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of, short_attributes
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.group_attributes import attributes_of
@@ -231,6 +231,11 @@ class OpenFile:
         """Return the groups that match a pattern, and the errors of columns that cannot be read."""
         with self.library() as library:
             return read_group_table(library.tree, pattern, columns, self._size())
+
+    def column_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return those attributes of a column that are short numbers or one text."""
+        with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
+            return short_attributes(library.dataset(column), names)
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group."""

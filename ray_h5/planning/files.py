@@ -74,6 +74,7 @@ class FileOptions:
         rows: object = None,
         windows: object = None,
         columns: object = None,
+        decode_cf: bool = False,
         sidecar: object = None,
         attrs: object = (),
         storage_options: Mapping[str, object] | None = None,
@@ -95,7 +96,7 @@ class FileOptions:
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         storage = storage_for(storage_options, [text for path in given if isinstance(text := os.fspath(path), str)])
         made = split_columns(columns)[1]
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made)
+        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made, decode_cf)
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
         tables, attributes = as_sidecars(sidecar), as_attrs(attrs)

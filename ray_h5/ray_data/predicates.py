@@ -161,6 +161,7 @@ def kfold(
     windows: Windows | None = None,
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
+    decode_cf: bool = False,
     dtypes: Mapping[str, object] | None = None,
     casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -189,7 +190,7 @@ def kfold(
         The HDF5 group that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
+    sidecar, attrs, decode_cf, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
     ignore_missing_paths
         As for `read_h5`.
 
@@ -205,6 +206,7 @@ def kfold(
         windows=windows,
         sidecar=sidecar,
         attrs=attrs,
+        decode_cf=decode_cf,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

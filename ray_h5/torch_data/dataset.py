@@ -89,6 +89,9 @@ class H5Dataset(BatchedDataset):
         Tables beside the files, whose columns join the samples; see `ray_h5.Sidecar`.
     attrs : sequence of str, or mapping of str to str, optional
         Attributes of each file, or of its group, that are columns.
+    decode_cf : bool
+        Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
+        NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
     casting : {"checked", "unsafe"}
@@ -149,6 +152,7 @@ class H5Dataset(BatchedDataset):
         windows: Windows | None = None,
         sidecar: Sidecar | Sequence[Sidecar] | None = None,
         attrs: Sequence[str] | Mapping[str, str] = (),
+        decode_cf: bool = False,
         dtypes: Mapping[str, object] | None = None,
         casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
@@ -169,6 +173,7 @@ class H5Dataset(BatchedDataset):
             windows=windows,
             sidecar=sidecar,
             attrs=attrs,
+            decode_cf=decode_cf,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,

@@ -275,6 +275,7 @@ def _named(path: str, scope: Scope) -> list[Any]:
     # The same bucket at another endpoint is another one.
     place = [scope.storage.options.place] if is_url(path) and isinstance(scope.storage, ObjectStorage) else []
     kind += [repr(scope.columns)] if scope.columns else []
+    kind += ["decode_cf"] if scope.decode_cf else []
     return [path, scope.group, sorted(scope.allow_external), *kind, *place]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 
+import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
@@ -64,6 +65,7 @@ class Scope:
     windows: Windows | None = None
     storage: Storage = LOCAL
     columns: tuple[RangeColumn, ...] = ()
+    decode_cf: bool = False
 
     @classmethod
     def of(
@@ -75,6 +77,7 @@ class Scope:
         windows: Windows | None = None,
         storage: Storage = LOCAL,
         columns: Sequence[RangeColumn] = (),
+        decode_cf: bool = False,
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         check_episodes(rows, windows)
@@ -84,7 +87,15 @@ class Scope:
                 f"columns: {columns[0]} is for rows along the first axis; leave it out, or {kind}, which says what a "
                 "row is"
             )
-        return cls(group, as_roots(allow_external), threads, rows, windows, storage, tuple(columns))
+        if not isinstance(decode_cf, (bool, np.bool_)):
+            raise OptionError(f"decode_cf={decode_cf!r}: expected True or False")
+        if decode_cf and (rows is not None or windows is not None):
+            kind = rows if windows is None else windows
+            raise OptionError(
+                f"decode_cf=True: is for rows along the first axis; leave it out, or {kind}, which says what a row is"
+            )
+        made = tuple(columns)
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage, made, bool(decode_cf))
 
     @property
     def by_axis(self) -> bool:
@@ -109,9 +120,10 @@ class Scope:
             known=known,
         )
         # A remote file of which columns are known is not opened here.
-        if self.by_axis and table is None and not self.columns and (known or not reader.form):
+        plain = self.by_axis and table is None and not self.columns and not self.decode_cf
+        if plain and (known or not reader.form):
             return reader
-        return RowView(reader, self.rows, self.windows, table, self.columns)
+        return RowView(reader, self.rows, self.windows, table, self.columns, decode_cf=self.decode_cf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ray_h5.hdf5.metadata.encodings import Encoding, matrix_shape
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.messages import near_names
 from ray_h5.planning.rows.bounds import Bounds, ChunkedBy, bounds_of_counts, bounds_of_offsets, check_inside
+from ray_h5.planning.rows.cf_columns import CF_ATTRIBUTES, cf_column
 from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn, Stored
 from ray_h5.planning.rows.column_kinds import Csr, Ragged, RangeColumn
 from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
@@ -41,8 +42,11 @@ class FileRows:
         What is known of the rows.
     """
 
-    def __init__(self, reader: RowReader, columns: Iterable[RangeColumn], table: RowTable | None) -> None:
+    def __init__(
+        self, reader: RowReader, columns: Iterable[RangeColumn], table: RowTable | None, *, decode_cf: bool = False
+    ) -> None:
         self._reader = reader
+        self._decode_cf = decode_cf
         self._made = {each.name: each for each in columns}
         self._bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
         self._chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
@@ -145,7 +149,9 @@ class FileRows:
         if encoding is None and parent and not self._can_find(plain):
             return self._field(name, parent, field)
         if encoding is None:
-            return PlainColumn(self._reader.find([name])[name])
+            layout = self._reader.find([name])[name]
+            decoded = self._decode_cf and cf_column(layout, self._reader.values_of_attributes(name, CF_ATTRIBUTES))
+            return decoded or PlainColumn(layout)
         return self._encoded(name, encoding)
 
     def _can_find(self, name: str) -> bool:
