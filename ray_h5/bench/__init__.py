@@ -73,6 +73,7 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "plan": _bench("plan", "plan"),
         "ray": _bench("ray_data", "ray"),
         "read": _bench("read", "read"),
+        "remote": _bench("remote", "remote"),
         "shuffle": _bench("shuffle", "shuffle"),
         "sparse": _bench("sparse", "sparse"),
         "windows": _bench("windows", "windows"),

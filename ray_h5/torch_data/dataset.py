@@ -17,6 +17,7 @@ import torch
 from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
+from ray_h5.options import as_bytes
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
@@ -27,13 +28,15 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
+from ray_h5.planning.predicates.words import in_words
 from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch
 from ray_h5.planning.tables.joined import no_value
 from ray_h5.planning.tables.sidecar import Sidecar
+from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
 from ray_h5.torch_data.reading.decoding import check_transform, decoded, parts_of
 from ray_h5.torch_data.reading.row_source import RowSource
@@ -102,9 +105,12 @@ class H5Dataset(BatchedDataset):
     index_dir : path-like, optional
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one that relative paths start from.
+        A local one, or a subtree of a local one that relative paths start from; or a remote one, as for `read_h5`.
     storage_options : mapping of str to object, optional
         How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
+    cache_dir : path-like, optional
+        A folder on a local disk where bytes of files in stores stay, as for `read_h5`. `cache_bytes` is then how much
+        of the disk to take, such as ``"200GB"``.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and what a glob matches that names an ending itself, such as ``*.nc``.
@@ -159,13 +165,18 @@ class H5Dataset(BatchedDataset):
         index_dir: PathLike | None = None,
         filesystem: object = None,
         storage_options: Mapping[str, object] | None = None,
+        cache_dir: PathLike | None = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         cache_size: int = 0,
-        cache_bytes: int | None = None,
+        cache_bytes: int | str | None = None,
         kept_bytes: int | None = None,
         pad: PadLike = None,
     ) -> None:
+        if cache_dir is not None:
+            storage_options, cache_bytes = with_cache(storage_options, cache_dir, cache_bytes), None
+        if isinstance(cache_bytes, str):
+            cache_bytes = as_bytes("cache_bytes", cache_bytes)
         files = FileOptions.of(
             paths,
             group=group,
@@ -216,6 +227,7 @@ class H5Dataset(BatchedDataset):
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
+        self._padded_shapes = {name: spec.ragged_shape for name, spec in self._ragged.items()}
         return {} if padding is None else padding.fills({spec.name: spec for spec in self._specs})
 
     @property
@@ -384,6 +396,27 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(other._padding)
         return other
 
+    def row_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Return the shape of a row of each column that can be padded; None is for axes along which rows differ."""
+        return {
+            spec.name: spec.ragged_shape if spec.kind == "ragged" else spec.row_shape
+            for spec in self._specs
+            if spec.kind == "ragged" or spec.kind in TENSOR_KINDS
+        }
+
+    def padded_as(self, shapes: Mapping[str, tuple[int | None, ...]]) -> H5Dataset:
+        """Return the same samples, whose columns are padded like those of other datasets with rows of these shapes."""
+        if self._padding is None:
+            return self
+        specs, fills = {spec.name: spec for spec in self._specs}, dict(self._fills)
+        for name in shapes.keys() - fills.keys():
+            fill = self._padding.fill(name, specs[name].dtype, specs)
+            if fill is not None:
+                fills[name] = fill
+        other = copy.copy(self)
+        other._fills, other._padded_shapes = fills, {**self._padded_shapes, **shapes}
+        return other
+
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True
@@ -404,7 +437,7 @@ class H5Dataset(BatchedDataset):
         # As in Ray, a predicate sees what is delivered.
         selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
-            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
+            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
 
     def _selecting_columns(self) -> Sequence[str]:
@@ -422,9 +455,14 @@ class H5Dataset(BatchedDataset):
             if name not in self._fills:
                 padded[name] = values
                 continue
-            spec, fill = self._ragged[name], self._fills[name]
+            shape = self._padded_shapes[name]
+            if name not in self._ragged:  # rows of one length, which differs from that of other datasets
+                own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
+                padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
+                continue
+            spec = self._ragged[name]
             rows = cast_rows(list(arrays[name]), spec)
-            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape), spec.ragged_shape)
+            array, lengths = pad_rows(name, rows, self._fills[name], spec.element, len(shape), shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

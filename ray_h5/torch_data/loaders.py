@@ -468,7 +468,9 @@ def loader(
         pin_memory=pin_memory,
         collate_fn=collate_fn,
     )
-    if not len(made):
+    if not len(dataset):
+        logger.warning("loader: there is no batch: %r has no samples", dataset)
+    elif not len(made):
         logger.warning(
             "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
             len(dataset),

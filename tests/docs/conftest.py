@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ray_h5.bench.server import FaultServer
+
 ROWS, STEPS = 100, 50
 
 
@@ -99,9 +101,21 @@ def write_run(path, number):
         file.attrs["sampling_rate"] = 250.0
 
 
+@pytest.fixture(scope="session")
+def store(made, tmp_path_factory):
+    """The folder `data` of `made` as ``s3://bucket``."""
+    root = tmp_path_factory.mktemp("store")
+    (root / "bucket").symlink_to(made / "data")
+    with FaultServer(root) as server:
+        yield server
+
+
 @pytest.fixture
-def folder(made, monkeypatch, tmp_path):
+def folder(made, store, monkeypatch, tmp_path):
     """The files of `made`, below the current folder of the test."""
+    options = {"ENDPOINT_URL": store.url, "REGION": "us-east-1", "ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true"}
+    for name, value in options.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     for path in made.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
