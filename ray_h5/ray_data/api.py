@@ -37,6 +37,7 @@ def read_h5(
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
     decode_cf: bool = False,
+    axes: Literal["stored", "reversed"] = "stored",
     shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
@@ -92,6 +93,8 @@ def read_h5(
     decode_cf : bool
         Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
         NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
+    axes : {"stored", "reversed"}
+        ``"reversed"`` takes the last axis for the row axis, and reverses the others too, as MATLAB and loom mean them.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
@@ -189,6 +192,7 @@ def read_h5(
         sidecar=sidecar,
         attrs=attrs,
         decode_cf=decode_cf,
+        axes=axes,
         shuffle=shuffle,
         tail=tail,
         tail_rows=tail_rows,
@@ -225,6 +229,7 @@ def build_index(
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
     decode_cf: bool = False,
+    axes: Literal["stored", "reversed"] = "stored",
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
     predicate_columns: Sequence[str] = (),
@@ -242,7 +247,7 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, sidecar, attrs, decode_cf, dtypes, casting, allow_external, filesystem,
+    paths, columns, group, rows, windows, sidecar, attrs, decode_cf, axes, dtypes, casting, allow_external, filesystem,
     storage_options, file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
@@ -268,6 +273,7 @@ def build_index(
         sidecar=sidecar,
         attrs=attrs,
         decode_cf=decode_cf,
+        axes=axes,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

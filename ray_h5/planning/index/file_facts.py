@@ -66,6 +66,7 @@ class Scope:
     storage: Storage = LOCAL
     columns: tuple[RangeColumn, ...] = ()
     decode_cf: bool = False
+    axes: str = "stored"
 
     @classmethod
     def of(
@@ -78,6 +79,7 @@ class Scope:
         storage: Storage = LOCAL,
         columns: Sequence[RangeColumn] = (),
         decode_cf: bool = False,
+        axes: str = "stored",
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         check_episodes(rows, windows)
@@ -94,8 +96,13 @@ class Scope:
             raise OptionError(
                 f"decode_cf=True: is for rows along the first axis; leave it out, or {kind}, which says what a row is"
             )
+        if axes not in {"stored", "reversed"}:
+            raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
+        if axes == "reversed" and (rows is not None or windows is not None or columns or decode_cf):
+            other = next(each for each in (rows, windows, *columns, "decode_cf=True") if each is not None)
+            raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
         made = tuple(columns)
-        return cls(group, as_roots(allow_external), threads, rows, windows, storage, made, bool(decode_cf))
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage, made, bool(decode_cf), axes)
 
     @property
     def by_axis(self) -> bool:
@@ -121,9 +128,18 @@ class Scope:
         )
         # A remote file of which columns are known is not opened here.
         plain = self.by_axis and table is None and not self.columns and not self.decode_cf
+        plain = plain and self.axes == "stored"
         if plain and (known or not reader.form):
             return reader
-        return RowView(reader, self.rows, self.windows, table, self.columns, decode_cf=self.decode_cf)
+        return RowView(
+            reader,
+            self.rows,
+            self.windows,
+            table,
+            self.columns,
+            decode_cf=self.decode_cf,
+            is_reversed=self.axes == "reversed",
+        )
 
 
 @dataclass(frozen=True, slots=True)

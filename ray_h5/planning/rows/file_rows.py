@@ -19,6 +19,7 @@ from ray_h5.planning.rows.cf_columns import CF_ATTRIBUTES, cf_column
 from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn, Stored
 from ray_h5.planning.rows.column_kinds import Csr, Ragged, RangeColumn
 from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
+from ray_h5.planning.rows.reversed_columns import reversed_column
 from ray_h5.planning.rows.space import Column, Listing, RowTable
 
 _OF_ROWS = ("layers", "obs", "obsm", "obsp")
@@ -43,9 +44,16 @@ class FileRows:
     """
 
     def __init__(
-        self, reader: RowReader, columns: Iterable[RangeColumn], table: RowTable | None, *, decode_cf: bool = False
+        self,
+        reader: RowReader,
+        columns: Iterable[RangeColumn],
+        table: RowTable | None,
+        *,
+        decode_cf: bool = False,
+        is_reversed: bool = False,
     ) -> None:
         self._reader = reader
+        self._is_reversed = is_reversed
         self._decode_cf = decode_cf
         self._made = {each.name: each for each in columns}
         self._bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
@@ -71,9 +79,11 @@ class FileRows:
     def listing(self) -> Listing:
         if self._listed is None:
             found = self._reader.layout
-            if self._reader.form == "loom":
+            if self._reader.form == "loom" and not self._is_reversed:
                 raise _of_loom(self._reader.path)
             names = [*found.columns, *found.refused]
+            if self._reader.form == "loom":
+                names = [name for name in names if name.split("/")[0] in _OF_CELLS]
             refused: dict[str, Exception] = dict(found.refused)
             if self._reader.form == "anndata":
                 names = self._of_observations(names)
@@ -136,8 +146,13 @@ class FileRows:
     # What a column is made of ---------------------------------------------------------------------
 
     def column(self, name: str) -> Column:
-        if self._reader.form == "loom":
+        if self._reader.form == "loom" and not self._is_reversed:
             raise _of_loom(self._reader.path)
+        if self._is_reversed:
+            layout = self._reader.find([name])[name]
+            if len(layout.shape) == 1:
+                return PlainColumn(layout)
+            return reversed_column(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
         made = self._made.get(name.strip("/"))
         if isinstance(made, Ragged):
             return self._ragged(made)
@@ -362,6 +377,10 @@ class FileRows:
                 f"{near_names(str(absent[0]), texts)}"
             )
         return np.array([places[str(each)] for each in made.take], np.int64)
+
+
+_OF_CELLS = ("matrix", "layers", "col_attrs")
+_CLASS = "MATLAB_class"
 
 
 def _of_loom(path: str) -> UnsupportedColumnError:

@@ -16,6 +16,7 @@ from ray_h5.planning.rows.cf_columns import CFColumn
 from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
 from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
+from ray_h5.planning.rows.reversed_columns import ReversedColumn
 
 Column: TypeAlias = (
     ValuesColumn
@@ -29,6 +30,7 @@ Column: TypeAlias = (
     | RaggedColumn
     | CsrColumn
     | CFColumn
+    | ReversedColumn
 )
 
 

@@ -74,11 +74,14 @@ class RowView:
         columns: Sequence[RangeColumn] = (),
         *,
         decode_cf: bool = False,
+        is_reversed: bool = False,
     ) -> None:
         self._reader = reader
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
-        self._space: Space = _space_of(reader, kind, windows, table, columns, decode_cf=decode_cf)
+        self._space: Space = _space_of(
+            reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed
+        )
         self._rows_are_groups = isinstance(kind, Groups)
 
     @property
@@ -328,10 +331,11 @@ def _space_of(
     columns: Sequence[RangeColumn],
     *,
     decode_cf: bool,
+    is_reversed: bool,
 ) -> Space:
     space: Episodes
     if kind is None and windows is None:
-        return FileRows(reader, columns, table, decode_cf=decode_cf)
+        return FileRows(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
     if isinstance(kind, Groups):
         space = GroupRows(reader, kind, table, None if windows is None else windows.episode_length)
     elif isinstance(kind, Grid):
