@@ -79,6 +79,7 @@ def _write(file: h5py.File, cells: int, gzip: bool, rng: np.random.Generator) ->
     types = file.create_group("obs/cell_type")
     types.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
     types["codes"] = (np.arange(cells) * _CLASSES // cells).astype(np.int8)  # classes follow each other
+    types["codes"].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
     _strings(types, "categories", [f"type{i}" for i in range(_CLASSES)])
 
 

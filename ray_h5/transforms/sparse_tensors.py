@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width: int) -> torch.Tensor:
@@ -22,6 +25,8 @@ def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width:
     width : int
         Length of a row.
     """
+    import torch
+
     _take_warning()
     columns, rows = torch.from_numpy(indices), torch.from_numpy(indptr)
     if columns.dtype == torch.int32 and len(columns) <= torch.iinfo(torch.int32).max:
@@ -33,6 +38,8 @@ def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width:
 @functools.cache
 def _take_warning() -> None:
     """Take the warning that torch gives once a process: that its sparse tensors are in beta."""
+    import torch
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         nothing = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0)

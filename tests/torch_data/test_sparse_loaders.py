@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ray_h5 import Shuffle, csr, ragged
-from ray_h5.errors import CorruptFileError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError
 from ray_h5.planning.epoch.cost import shuffle_effect
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader, where
@@ -130,9 +130,11 @@ def test_ranks_share_the_rows(path, world_size):
 
 
 def test_a_data_loader_with_workers(path):
-    dataset = H5Dataset(path, [csr("X"), "label"])
-    for batch in DataLoader(dataset, 100, sampler=OrderSampler(dataset), num_workers=1):
-        np.testing.assert_array_equal(batch["X"], dense()[batch["label"]])
+    for is_dense in (True, False):
+        dataset = H5Dataset(path, [csr("X", dense=is_dense), "label"])
+        for batch in DataLoader(dataset, 100, sampler=OrderSampler(dataset), num_workers=1):
+            assert (batch["X"].layout == torch.strided) == is_dense
+            np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"]])
 
 
 def test_samples_transforms_and_caches(path):
@@ -171,6 +173,16 @@ def test_values_of_a_position_that_repeats_are_added(tmp_path):
     found = H5Dataset(tmp_path, [csr("X", dense=False)])[:]["X"]
     assert found.to_dense().tolist() == expected
     assert found.col_indices().tolist() == [0, 2, 3]
+
+
+def test_files_that_differ_in_the_type_of_values(path, tmp_path):
+    matrix = random_matrix(10, WIDTH, dtype=np.int64)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        write_matrix(file.create_group("X"), matrix)
+    with pytest.raises(SchemaMismatchError, match=r"(?s)expected sparse float32 \(40,\).*pass dtypes={'X': 'float64'}"):
+        H5Dataset([path, tmp_path / "b.h5"], ["X"])
+    both = H5Dataset([path, tmp_path / "b.h5"], ["X"], dtypes={"X": "float64"})
+    np.testing.assert_array_equal(both[:]["X"], np.vstack([dense(), matrix.toarray()]))
 
 
 def test_a_damaged_row_is_named_by_a_loader(path):

@@ -204,7 +204,7 @@ class FileRows:
             found = self._reader.find([parent], missing_ok=True)
         names = found[parent].dtype.names if parent in found else None
         if self._reader.form == "anndata" and names is None:
-            known = self._names() if parent.split("/")[0] in _OF_ROWS else list(self._reader.layout.columns)
+            known = self._names() if parent.split("/", maxsplit=1)[0] in _OF_ROWS else list(self._reader.layout.columns)
             raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, known)}")
         if names is None:
             return PlainColumn(self._reader.find([name])[name])  # raises, with near names
