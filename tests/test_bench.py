@@ -42,8 +42,8 @@ def test_reads_of_the_bare_loop_are_all_chunks_of_all_rows(tmp_path):
     workload = make_workload("signals", str(tmp_path), 0.01)
     reads = _Reads.of(workload)
     assert len(reads.extents) == 3 * workload.rows
-    assert len({(number, extent.offset) for number, extent in reads.extents}) == len(reads.extents)
-    by_row = np.array([number for number, _ in reads.extents]).reshape(-1, 3)
+    assert len({(number, extent.offset) for number, extent, _ in reads.extents}) == len(reads.extents)
+    by_row = np.array([number for number, _, _ in reads.extents]).reshape(-1, 3)
     assert (by_row == by_row[:, :1]).all()
     reads.run(0)
     reads.run(64)

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ray_h5.hdf5.parts import lost_in
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
+from ray_h5.hdf5.reading.casting import LostValue
 from ray_h5.hdf5.reading.jobs import Job, ReadStats
+from ray_h5.hdf5.remote.joint_reads import JobFailure, run_remote_jobs
+from ray_h5.hdf5.remote.passes import direct_jobs, read_through_h5py
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.open_files import OpenFile
     from ray_h5.hdf5.parts import Part
+    from ray_h5.hdf5.reader import RowReader
     from ray_h5.hdf5.reading.arguments import Rows
+
+
+_JOINT_FILES = 256
+"""Remote files that are read together at most: their chunk indexes are in memory."""
 
 
 class ReadsRows(Protocol):
     """What reads rows of one file."""
+
+    @property
+    def base(self) -> RowReader:
+        """The reader of the file."""
 
     @property
     def stats(self) -> ReadStats:
@@ -108,10 +122,13 @@ def run_reads(
     reads: Sequence[Callable[[], FileRead]],
     times: ReadTimes | None = None,
     *,
+    remote: Sequence[bool] = (),
     given: int = 0,
     later: Later | None = None,
 ) -> ReadStats:
-    """Run reads of many files, one after the other. Hints about the next one begin before one ends.
+    """Run reads of many files. Those of remote files run together.
+
+    Others run one after the other. Hints about the next one begin before one ends.
 
     Parameters
     ----------
@@ -119,6 +136,8 @@ def run_reads(
         What opens a file and returns the read. It is called when it is needed: few files are open at a time.
     times : ReadTimes, optional
         The times of earlier reads of these files.
+    remote : sequence of bool
+        For each read, whether its file is remote; by default none is.
     given : int
         How many of the first byte ranges the storage was told of already.
     later : Later, optional
@@ -130,6 +149,9 @@ def run_reads(
         What all reads of these readers have cost.
     """
     stats = ReadStats()
+    if any(remote):
+        _run_remote([read for read, is_remote in zip(reads, remote, strict=True) if is_remote], stats)
+        reads = [read for read, is_remote in zip(reads, remote, strict=True) if not is_remote]
     opened: dict[int, FileRead] = {}
 
     def read_of(number: int) -> FileRead:
@@ -146,6 +168,42 @@ def run_reads(
     if later is not None:
         later.given = ahead.given_later
     return stats
+
+
+def _run_remote(reads: Sequence[Callable[[], FileRead]], stats: ReadStats) -> None:
+    """Run reads of remote files, many together: one file after the other, each would wait for its first byte."""
+    for first in range(0, len(reads), _JOINT_FILES):
+        opened = [read() for read in reads[first : first + _JOINT_FILES]]
+        stats.add(run_joint(opened, opened[0].reader.base.threads))
+
+
+def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
+    """Run reads of remote files: what they need is fetched together, and each job runs when its bytes have arrived."""
+    try:
+        jobs = [
+            job for number, read in enumerate(reads) for job in direct_jobs(read.reader.base.opened, read.parts, number)
+        ]
+        stats = run_remote_jobs(jobs, threads)
+        for number, read in enumerate(reads):
+            with _of_read(number):
+                stats.add(read_through_h5py(read.reader.base.opened, read.parts))
+    except JobFailure as exc:
+        failed, error = reads[exc.read], exc.error
+        if isinstance(error, LostValue):
+            error = lost_in(failed.reader.base.path, error, failed.parts)
+        raise error from None
+    for read in reads:
+        if read.finish is not None:
+            read.finish()
+    return stats
+
+
+@contextlib.contextmanager
+def _of_read(number: int) -> Iterator[None]:
+    try:
+        yield
+    except LostValue as exc:
+        raise JobFailure(number, exc) from exc
 
 
 def _extents(read: Callable[[], FileRead]) -> Extents:

@@ -9,14 +9,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 
 Kind = Literal[
     "number", "bool", "string", "time", "binary", "struct", "list", "ragged", "sparse", "category", "optional"
 ]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
-SourceStates: TypeAlias = tuple[tuple[str, FileIdentity | None], ...]
+SourceStates: TypeAlias = tuple[tuple[str, Identity | None], ...]
 """Other files that values come from, and their states; None for a missing file."""
 
 
@@ -26,13 +26,13 @@ class FileState:
 
     Attributes
     ----------
-    identity : FileIdentity
+    identity : Identity
         State of the file.
     sources : mapping of str to SourceStates
         The sources of columns, by column. Sources of other columns may be in any state.
     """
 
-    identity: FileIdentity
+    identity: Identity
     sources: Mapping[str, SourceStates] = field(default_factory=dict)
 
 
@@ -101,7 +101,7 @@ class ColumnLayout:
     user_block : int
         Size of the user block, which is before the HDF5 part of the file, in bytes. Versions of
         libhdf5 differ in whether offsets of chunks include it.
-    sources : tuple of (str, FileIdentity or None)
+    sources : tuple of (str, Identity or None)
         Other files that the values come from, through external links, virtual datasets or external
         storage. None is a missing file; it is used once it exists.
     direct : bool
@@ -181,7 +181,7 @@ class FileLayout:
         The file.
     group : str
         The group that column names are relative to.
-    identity : FileIdentity
+    identity : Identity
         The state of the file that was read.
     columns : mapping of str to ColumnLayout
         The columns that can be read.
@@ -194,7 +194,7 @@ class FileLayout:
 
     path: str
     group: str
-    identity: FileIdentity
+    identity: Identity
     columns: Mapping[str, ColumnLayout]
     refused: Mapping[str, Exception]
     sought: SourceStates = ()

@@ -11,6 +11,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -33,7 +34,7 @@ from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.group_attributes import attributes_of
 from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
-from ray_h5.hdf5.metadata.opening import open_h5, translated
+from ray_h5.hdf5.metadata.opening import open_h5, open_remote, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
 from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.direct_column import DirectColumn
@@ -42,10 +43,13 @@ from ray_h5.hdf5.reading.h5py_column import H5pyColumn
 from ray_h5.hdf5.reading.jobs import Job
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn, class_columns
+from ray_h5.hdf5.remote.held_bytes import HeldBytes, bytes_of, gather
+from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import LocalFile, check_regular_file, identity_now
+from ray_h5.storage.byte_source import ByteSource, FileIdentity, Identity, ObjectIdentity
+from ray_h5.storage.local import LOCAL, LocalFile, identity_now
+from ray_h5.storage.storages import Storage
 
 MAX_OPEN_FILES = 64
 """Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
@@ -75,19 +79,14 @@ class OpenFile:
     described. Size and times then change all the time, so the inode alone identifies the file.
     """
 
-    def __init__(self, access: Access) -> None:
-        self.path = path = access.path
+    def __init__(self, access: Access, found: Identity) -> None:
+        self.path = access.path
         self.access = access
         self._lock = threading.RLock()
-        with open_h5(path, access.swmr) as file:
-            # A descriptor of our own: that of libhdf5 holds its lock on the file.
-            self.byte_source = LocalFile.open(path)
-            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), self.byte_source.stat()):
-                raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
-            tree = H5Tree(file, access)
-            self.form: Form = "" if access.swmr else tree.form
-            tree.close()
+        self._form: Form | None = "" if access.swmr else None
+        self.byte_source = self._open(found)
         self.identity = self.byte_source.identity()
+        self.held = HeldBytes(self.byte_source) if self.is_remote else None
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
@@ -95,12 +94,46 @@ class OpenFile:
         self._readers: dict[str | GridAddress, ColumnReader] = {}
         self._class_columns: WeakKeyDictionary[Segments, list[DirectColumn]] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
+        self._known: dict[str, KnownColumn] = {}
         self.index_bytes = 0
 
+    def _open(self, found: Identity) -> ByteSource:
+        """Open the bytes of the file. Of a local one, a look at it is included."""
+        path, access = self.path, self.access
+        if not isinstance(found, FileIdentity):
+            return access.storage.open(path, found)
+        with open_h5(path, access.swmr) as file:
+            # A descriptor of our own: that of libhdf5 holds its lock on the file.
+            opened = LocalFile.open(path)
+            if not os.path.samestat(os.fstat(file.id.get_vfd_handle()), opened.stat()):
+                raise StaleIndexError(f"{path}: the file was replaced while it was being opened; open it again")
+            if self._form is None:
+                tree = H5Tree(file, access)
+                self._form = tree.form
+                tree.close()
+        return opened
+
+    @property
+    def form(self) -> Form:
+        """The convention that the file follows, as far as it says so."""
+        with self._lock:
+            if self._form is None:
+                with self.library() as library:
+                    self._form = library.tree.form
+            return self._form
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each read is a request, and libhdf5 reads through `replay`."""
+        return self.byte_source.is_remote
+
     @contextlib.contextmanager
-    def library(self) -> Iterator[OpenLibrary]:
-        """Yield libhdf5's view of the file; close it at the end."""
-        opened = OpenLibrary(self.access, self.identity)
+    def library(self, held: HeldBytes | None = None) -> Iterator[OpenLibrary]:
+        """Yield libhdf5's view of the file; close it at the end.
+
+        Of a remote file it is of bytes in memory: `held`, if a read has bytes of its own.
+        """
+        opened = OpenLibrary(self.access, self.identity, held or self.held)
         try:
             yield opened
         finally:
@@ -112,6 +145,33 @@ class OpenFile:
             if name not in self._columns:
                 self._columns[name] = library.tree.column(name)
             return self._columns[name]
+
+    def adopt(self, known: Mapping[str, KnownColumn]) -> None:
+        """Take what an index says of columns, so that libhdf5 need not be asked."""
+        with self._lock:
+            for name, column in known.items():
+                if name not in self._columns:
+                    self._columns[name] = replace(column.layout, path=self.path)
+                    self._known[name] = column
+
+    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
+        """Return what `adopt` takes, of the columns that are read without libhdf5."""
+
+        def known(name: str) -> KnownColumn:
+            layout = self.column(name, library)
+            chunked = layout.storage == "chunked"
+            index = PackedIndex.of(self._index_of(name, library)) if chunked else None
+            return KnownColumn(layout, index, notes_of(library.dataset(name)))
+
+        names = list(names)
+        layouts = zip(names, gather(lambda name: self.column(name, library), names), strict=True)
+        direct = [name for name, layout in layouts if layout.direct and not layout.sources]
+        return dict(zip(direct, gather(known, direct), strict=True))
+
+    def guarded_index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex | None:
+        """Return the chunk index of a column that h5py reads; None if there is none that is checked."""
+        chunked = layout.storage == "chunked" and layout.lists_its_chunks and not layout.user_block
+        return self._index_of(layout.name, library) if chunked and not layout.sources else None
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain."""
@@ -137,12 +197,17 @@ class OpenFile:
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
-            return {name: int(library.dataset(name).id.get_storage_size()) for name in names}
+            names = list(names)
+            sizes = gather(lambda name: int(library.dataset(name).id.get_storage_size()), names)
+            return dict(zip(names, sizes, strict=True))
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
+        names = list(names)
+        if self._known.keys() >= {*names}:
+            return {name: self._known[name].notes for name in names}
         with self.library() as library:
-            return {name: notes_of(library.dataset(name)) for name in names}
+            return dict(zip(names, gather(lambda name: notes_of(library.dataset(name)), names), strict=True))
 
     def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
         """Return the reader of a column."""
@@ -187,6 +252,8 @@ class OpenFile:
     def _index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
         """Return the chunk index of a dataset; it stays in memory."""
         with self._lock:
+            if name not in self._indexes and name in self._known:
+                self._indexes[name] = self._counted(self._known[name].chunks(self.path, self._size()))
             if name not in self._indexes:
                 layout = self.column(name, library)
                 self._indexes[name] = self._index(self.path, library.dataset(name), layout, self._size)
@@ -232,7 +299,7 @@ class OpenFile:
             return False  # the file is opened again, and reports the error for the columns concerned
 
     def _size(self) -> int:
-        return self.byte_source.stat().st_size
+        return self.byte_source.size
 
     def _direct(self, layout: ColumnLayout, library: OpenLibrary) -> DirectColumn:
         index = None
@@ -247,7 +314,8 @@ class OpenFile:
         if layout.storage != "chunked":
             refers = layout.stored_dtype.hasobject
             return H5pyColumn(self.path, layout, self._value_guard(self.path, layout.name).check if refers else None)
-        source = None if layout.user_block else self.byte_source
+        # libhdf5 reads what was fetched for it; of a local file, the guard reads itself.
+        source = None if layout.user_block or self.is_remote else self.byte_source
         guard = self._guard(self.path, library.dataset(layout.name), layout, source, self._size)
         return H5pyColumn(self.path, layout, guard.check)
 
@@ -258,13 +326,13 @@ class OpenFile:
         if dataset.chunks is None:
             return self._value_guard(where, dataset.name.strip("/")) if ReferenceLayout.of(dataset).per_item else None
         described = describe_column(dataset, dataset.name.strip("/"), path=where, at_home=False, sources=())
-        return self._guard(where, dataset, described, None, lambda: os.fstat(file.id.get_vfd_handle()).st_size)
+        return self._guard(where, dataset, described, None, lambda: bytes_of(file)[1])
 
     def _value_guard(self, path: str, name: str) -> ValueGuard:
         return ValueGuard(path, name, remembers=not self.access.swmr)
 
     def _guard(
-        self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, source: LocalFile | None, size: Callable[[], int]
+        self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, source: ByteSource | None, size: Callable[[], int]
     ) -> ChunkGuard:
         index = None
         if layout.lists_its_chunks:
@@ -277,6 +345,9 @@ class OpenFile:
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
             index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
+        return self._counted(index)
+
+    def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
         _files.measure(self.access, self)
         return index
@@ -285,9 +356,10 @@ class OpenFile:
 class OpenLibrary:
     """libhdf5's view of a file. It is opened when first needed."""
 
-    def __init__(self, access: Access, identity: FileIdentity) -> None:
+    def __init__(self, access: Access, identity: Identity, held: HeldBytes | None) -> None:
         self._access = access
         self._identity = identity
+        self._held = held
         self._tree: H5Tree | None = None
         self._datasets: dict[str, h5py.Dataset] = {}
 
@@ -295,6 +367,9 @@ class OpenLibrary:
     def tree(self) -> H5Tree:
         if self._tree is None:
             path, swmr = self._access.path, self._access.swmr
+            if self._held is not None:
+                self._tree = H5Tree(open_remote(path, self._held), self._access)
+                return self._tree
             file = open_h5(path, swmr)
             self._tree = H5Tree(file, self._access)
             found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
@@ -330,15 +405,25 @@ def _max_open() -> int:
 _files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.index_bytes, keeps_last=True)
 
 
-def open_file(path: str, group: str, policy: ExternalPolicy, swmr: bool = False) -> OpenFile:
-    """Return the open file at `path`, from the cache if the file has not changed."""
-    access = Access(path, group, policy, swmr)
+def open_file(
+    path: str,
+    group: str,
+    policy: ExternalPolicy,
+    swmr: bool = False,
+    storage: Storage = LOCAL,
+    expect: Identity | None = None,
+) -> OpenFile:
+    """Return the open file at `path`, from the cache if the file has not changed.
+
+    Of a remote file in an expected state, nothing is asked: each request says which state it wants.
+    """
+    access = Access(path, group, policy, swmr, storage)
     # With swmr too: a reader made after rows were added finds them.
-    found = FileIdentity.of(check_regular_file(path))
+    found = expect if isinstance(expect, ObjectIdentity) else access.storage.check(access.path)
     opened = _files.get(access)
     # The cache is not locked here: a source may be on a mount that does not answer.
     if opened is None or opened.identity != found or not opened.is_current():
-        opened = OpenFile(access)
+        opened = OpenFile(access, found)
     _files.max_items = _max_open()
     # Readers that still hold an evicted file keep it open.
     _files.put(access, opened)

@@ -15,7 +15,7 @@ from ray_h5.errors import OptionError, RayH5Error, TransientIOError, UnknownColu
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_identity
-from ray_h5.hdf5.file_reads import FileRead
+from ray_h5.hdf5.file_reads import FileRead, run_joint
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
@@ -38,11 +38,16 @@ from ray_h5.hdf5.reading.arguments import (
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.jobs import Job, ReadStats, ranges_of, run_jobs
+from ray_h5.hdf5.remote.held_bytes import gather, replay
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.hdf5.segments import GroupTable
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import absolute_path
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.local import LocalStorage
+from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.storages import Storage, storage_for, storage_of, whole_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,7 +74,7 @@ class RowReader:
     Parameters
     ----------
     path : str, bytes or path-like
-        The file.
+        The file: a path, or a URL such as ``s3://bucket/run.h5``.
     group : str
         The group whose datasets are the columns.
     threads : int
@@ -77,13 +82,17 @@ class RowReader:
     allow_external : iterable of str
         Folders that links, virtual datasets and external storage may lead into. By default they
         may lead only to the file itself.
-    expect : FileIdentity or FileState, optional
+    expect : Identity or FileState, optional
         The state that the file must have. A FileState also has the states of the other files that
         columns come from.
     swmr : bool
         Read a file while a writer in SWMR mode adds rows to it, or after such a writer died. The
         reader has the rows that were flushed when it opened the file; later ones need another
         reader. Size and times then change all the time, so `expect` compares the inode alone.
+    storage_options : mapping, optional
+        How the store of a remote file is reached, as in `read_h5`.
+    known : mapping of str to KnownColumn, optional
+        What is known of columns of a remote file, from `known_columns`.
 
     Raises
     ------
@@ -105,8 +114,10 @@ class RowReader:
         threads: int = 1,
         allow_external: Iterable[str | os.PathLike[str]] = (),
         *,
-        expect: FileIdentity | FileState | None = None,
+        expect: Identity | FileState | None = None,
         swmr: bool = False,
+        storage_options: Mapping[str, Any] | Storage | None = None,
+        known: Mapping[str, KnownColumn] | None = None,
     ) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             raise OptionError(f"path={path!r}: expected the path of one file")
@@ -115,23 +126,42 @@ class RowReader:
                 f"group={group!r}: expected the name of one group; columns of several are read from the group above "
                 "them, by names such as 'a/x' and 'b/x'"
             )
-        self.path = absolute_path(os.fsdecode(path))
+        given = os.fsdecode(path)
+        self.path = whole_path(given)
+        self._storage = _storage_of(storage_options, given)
+        if swmr and self._is_remote:
+            raise OptionError(f"{self.path}: swmr=True: nobody adds rows to an object in a store; leave it out")
+        self._known = dict(known or {})
         self.group = group
         self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()
         self._policy = ExternalPolicy.of(allow_external)
-        self._expect = FileState(expect) if isinstance(expect, FileIdentity) else expect
+        self._expect = expect if expect is None or isinstance(expect, FileState) else FileState(expect)
         self._described: dict[str, SourceStates] = {}
         self._swmr = swmr
         self._times = ReadTimes()
         self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
-        self._retrying(self._file)
+        self._retrying(self._file if self._expect is not None or not self._is_remote else self._look_at)
 
     @property
-    def identity(self) -> FileIdentity:
+    def identity(self) -> Identity:
         """The state of the file."""
         return self._file().identity
+
+    @property
+    def base(self) -> RowReader:
+        """The reader of the file: this one."""
+        return self
+
+    @property
+    def opened(self) -> OpenFile:
+        """The open file."""
+        return self._file()
+
+    @property
+    def _is_remote(self) -> bool:
+        return is_url(self.path)
 
     @property
     def layout(self) -> FileLayout:
@@ -306,14 +336,32 @@ class RowReader:
         found: dict[str, ColumnLayout] = {}
         absent: dict[str, UnknownColumnError] = {}
         file = self._file()
+
+        def find(name: str) -> None:
+            try:
+                found[name] = file.column(name, library)
+            except UnknownColumnError as exc:
+                absent[name] = exc
+
         with file.library() as library:
-            for name in names:
-                try:
-                    found[name] = file.column(name, library)
-                except UnknownColumnError as exc:
-                    absent[name] = exc
+            gather(find, names)
             self._check_sources(file, found)
         return found, absent
+
+    def known_columns(self, columns: Sequence[str]) -> dict[str, KnownColumn]:
+        """Return what another reader of the same file has to know of columns so that it needs no libhdf5."""
+
+        def known() -> dict[str, KnownColumn]:
+            file = self._file()
+            with file.library() as library:
+                return file.known_columns(columns, library)
+
+        return self._retrying(known)
+
+    def _look_at(self) -> None:
+        """Open the file with libhdf5, to find out now whether it is HDF5."""
+        with self._file().library() as library:
+            library.tree.enter()
 
     def group_table(
         self, pattern: GroupPattern, columns: Sequence[str] | None = None
@@ -344,6 +392,9 @@ class RowReader:
 
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a planned read."""
+        if self._is_remote:
+            self.stats.add(run_joint([read], self.threads))
+            return
         if read.parts:
             self._retrying(lambda: self._read(read, read.ahead or ReadAhead(self._times)))
         if read.finish is not None:
@@ -373,7 +424,10 @@ class RowReader:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
         opened = self._opened.value
         if opened is None:
-            opened = open_file(self.path, self.group, self._policy, self._swmr)
+            storage = storage_of(self.path, self._storage)
+            expect = None if self._expect is None else self._expect.identity
+            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect)
+            opened.adopt(self._known)
             if self._expect is not None:
                 check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
                 # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
@@ -392,7 +446,12 @@ class RowReader:
                 file.check_sources(name, expected[name])
 
     def _retrying(self, action: Callable[[], Result]) -> Result:
-        """Return the result of `action`. After an error that may pass, open the file again and repeat it."""
+        """Return the result of `action`. After an error that may pass, open the file again and repeat it.
+
+        Requests for a remote file were repeated already.
+        """
+        if self._is_remote:
+            return replay(action)
         try:
             return self._repeating(action)
         except OSError as exc:
@@ -452,6 +511,10 @@ class RowReader:
 
 def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
     return [Part(name, request, array) for name, array in out.items()] if len(request) else []
+
+
+def _storage_of(given: object, path: str) -> Storage:
+    return given if isinstance(given, (LocalStorage, ObjectStorage)) else storage_for(given, [path])
 
 
 def _no_file() -> OpenFile | None:

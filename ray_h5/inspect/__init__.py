@@ -46,6 +46,13 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
     )
+    parser.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an entry of storage_options for files in stores, such as region=eu-west-1; may be repeated",
+    )
     add_row_kinds(parser.add_argument_group("what a row is (docs/rows.md; by default an index of the first axis)"))
 
 
@@ -103,6 +110,19 @@ def _window(given: str) -> tuple[str, Any]:
         raise OptionError(f"--windows {given}: expected COLUMN=START:STOP or COLUMN=STEP,STEP") from None
 
 
+def storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the argument `storage_options` of `read_h5`."""
+    from ray_h5.errors import OptionError
+
+    found: dict[str, Any] = {}
+    for each in arguments.storage_option:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise OptionError(f"--storage-option {name}: expected NAME=VALUE")
+        found[name] = {"true": True, "false": False}.get(value.lower(), int(value) if value.isdecimal() else value)
+    return found or None
+
+
 def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
     """Return the files of the arguments that `add_files` added."""
     from ray_h5.planning.files import FileOptions
@@ -114,6 +134,7 @@ def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
         allow_external=arguments.allow_external,
         file_extensions=arguments.file_extensions or DEFAULT_EXTENSIONS,
         ignore_missing_paths=arguments.ignore_missing_paths,
+        storage_options=storage_options(arguments),
         **_row_kinds(arguments),
         **more,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.codecs.filters import describe_filter
-from ray_h5.hdf5.layout import ColumnLayout
+from ray_h5.hdf5.layout import ColumnLayout, FileState
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
 from ray_h5.planning.epoch.blocks import choose_block_rows
@@ -20,6 +20,7 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.storage.byte_source import ObjectIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def inspect_files(
     errors: dict[str, RayH5Error] = {}
     for path in files.paths:
         try:
-            reports.append(_inspect_file(path, files.scope))
+            reports.append(_inspect_file(path, files.scope, files.states.get(path)))
         except RayH5Error as exc:
             errors[path] = exc
     if not reports:
@@ -208,8 +209,8 @@ def to_dict(report: Report) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report)}
 
 
-def _inspect_file(path: str, scope: Scope) -> FileReport:
-    with scope.open(path) as reader:
+def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
+    with scope.open(path, None if listed is None else FileState(listed)) as reader:
         layout = reader.layout
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))

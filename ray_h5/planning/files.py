@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,13 +13,15 @@ from ray_h5.planning.index.cache import check_index_dir
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, expand_paths, is_local_only, list_paths
+from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, find_files, is_local_only, list_paths
 from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
 from ray_h5.planning.schema import Cast
 from ray_h5.planning.tables.build import index_with_tables
 from ray_h5.planning.tables.sidecar import Sidecar, as_attrs, as_sidecars
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.storages import storage_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class FileOptions:
         Tables beside the files.
     attrs : mapping of str to str
         Columns that are attributes of the files.
+    states : mapping of str to ObjectIdentity
+        The states of remote files, by URL.
     """
 
     paths: Sequence[str]
@@ -50,6 +55,7 @@ class FileOptions:
     local_only: bool
     sidecars: tuple[Sidecar, ...] = ()
     attrs: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, ObjectIdentity] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -70,6 +76,7 @@ class FileOptions:
         columns: object = None,
         sidecar: object = None,
         attrs: object = (),
+        storage_options: Mapping[str, object] | None = None,
     ) -> FileOptions:
         """Check arguments of `read_h5`, and return the options that they stand for.
 
@@ -86,17 +93,18 @@ class FileOptions:
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
+        storage = storage_for(storage_options, [text for path in given if isinstance(text := os.fspath(path), str)])
         made = split_columns(columns)[1]
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), made)
+        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made)
         folder = None if index_dir is None else check_index_dir(index_dir)
-        files = expand_paths(given, file_extensions, ignore_missing_paths, filesystem)
+        files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
         tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
         cast = Cast(dict(dtypes or {}), as_casting(casting))
-        return cls(files, scope, folder, cast, is_local_only(given), tables, attributes)
+        return cls(files.paths, scope, folder, cast, is_local_only(given), tables, attributes, files.states)
 
     def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""
-        lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread)
+        lookup = Lookup(self.scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
         names = split_columns(columns)[0]
         if not self.sidecars and not self.attrs:
             return build_index(self.paths, names, lookup, self.cast)

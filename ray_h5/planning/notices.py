@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.lru import LRU
 from ray_h5.messages import printable
@@ -73,5 +74,10 @@ def _of_packing(index: RowIndex) -> str:
 
 
 def _notes(index: RowIndex, file: int, names: Sequence[str]) -> Mapping[str, ColumnNotes]:
-    with index.scope.open(index.files.path(file)) as reader:
+    if not index.files.is_remote(file):
+        with index.scope.open(index.files.path(file)) as reader:
+            return reader.notes(names)
+    known = index.known[file] if index.known else {}
+    state = FileState(index.files.identity(file))
+    with index.scope.open(index.files.path(file), state, index.tables[file] if index.tables else None, known) as reader:
         return reader.notes(names)

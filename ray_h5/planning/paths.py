@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
@@ -13,10 +14,15 @@ from urllib.parse import unquote_to_bytes
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.planning.remote_paths import RemoteFiles, States
+from ray_h5.storage.addresses import has_magic, is_url, without_secrets
+from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.listing import Listed, each_once, matches, natural_key, walk
-from ray_h5.storage.local import PathLike, absolute_path
+from ray_h5.storage.local import LOCAL, PathLike, absolute_path
+from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.storages import Storage
 
-__all__ = ["DEFAULT_EXTENSIONS", "PathLike", "expand_paths", "is_local_only", "list_paths", "natural_key"]
+__all__ = ["DEFAULT_EXTENSIONS", "PathLike", "expand_paths", "find_files", "is_local_only", "list_paths", "natural_key"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -54,11 +60,6 @@ def spellings(path: PathLike) -> list[str]:
         raise OptionError(f"{text!r}: a path cannot contain a NUL character")
     scheme = _SCHEME.match(text)
     if scheme:
-        if scheme[1].lower() not in {"file", "local"}:
-            raise OptionError(
-                f"{text}: expected a path of a mounted file system, found {scheme[1]}://. Mount the store, or copy "
-                "the files to a disk that every node sees."
-            )
         text = text[scheme.end() :]
         if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
             text = text.removeprefix("localhost")
@@ -73,12 +74,39 @@ DEFAULT_EXTENSIONS = ("h5", "hdf5", "h5ad")
 _MAX_LISTED = 20
 
 
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Files, in order.
+
+    Attributes
+    ----------
+    paths : list of str
+        Their paths and URLs.
+    states : mapping of str to ObjectIdentity
+        The states of remote files when they were found, by URL.
+    """
+
+    paths: list[str]
+    states: States
+
+
 def expand_paths(
     paths: PathLike | Sequence[PathLike],
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
     filesystem: object = None,
 ) -> list[str]:
+    """Return the paths of `find_files`, of which none is remote."""
+    return find_files(paths, file_extensions, ignore_missing_paths, filesystem).paths
+
+
+def find_files(
+    paths: PathLike | Sequence[PathLike],
+    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+    ignore_missing_paths: bool = False,
+    filesystem: object = None,
+    storage: Storage = LOCAL,
+) -> FoundFiles:
     """Return the files that `paths` names.
 
     Parameters
@@ -97,11 +125,13 @@ def expand_paths(
         Leave out paths that do not exist, if at least one file is left.
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one. Relative paths start from its root.
+    storage : Storage
+        Where files with a URL are. A folder of a store is what keys begin with.
 
     Returns
     -------
-    list of str
-        Absolute paths, sorted naturally (``f2`` before ``f10``), without duplicates.
+    FoundFiles
+        Absolute paths and URLs, sorted naturally (``f2`` before ``f10``), without duplicates.
 
     Raises
     ------
@@ -119,23 +149,73 @@ def expand_paths(
     found: set[str] = set()
     missing: list[str] = []
     other_endings = 0
+    urls = [os.fspath(path) for path in given if is_url(os.fspath(path))]
+    remote = _Remote.of(urls, storage)
+    for url in urls:
+        named = remote.files(url, by_glob)
+        if named is None:
+            missing.append(without_secrets(url)[0])
+            continue
+        other_endings += remote.take(*named, file_extensions)
     root = local_root(filesystem)
     for path in given:
+        if is_url(os.fspath(path)):
+            continue
         spelt = [os.path.join(root, each) for each in spellings(path)]
         candidates = (_candidates(each, by_glob) for each in spelt)
         files = next((each for each in candidates if each is not None), None)
         if files is None:
             missing.append(spelt[0])
             continue
-        named, others = files
-        taken = [*named, *(file for file in others if _has_extension(file.path, file_extensions))]
-        other_endings += len(named) + len(others) - len(taken)
+        chosen, others = files
+        taken = [*chosen, *(file for file in others if _has_extension(file.path, file_extensions))]
+        other_endings += len(chosen) + len(others) - len(taken)
         found.update(map(absolute_path, each_once(taken)))
     if missing and not ignore_missing_paths:
-        raise NotFoundError(_list_missing(missing))
-    if not found:
+        raise NotFoundError(_list_missing(missing, remote.note))
+    if not found and not remote.taken:
         raise NotFoundError(_say_nothing_found(given, other_endings, file_extensions, missing))
-    return sorted(found, key=natural_key)
+    return FoundFiles(sorted({*found, *remote.taken}, key=natural_key), remote.taken)
+
+
+@dataclass(slots=True)
+class _Remote:
+    """The files in stores that were found so far."""
+
+    finder: RemoteFiles | None
+    named: Mapping[str, ObjectIdentity | None]
+    taken: States = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, urls: Sequence[str], storage: Storage) -> _Remote:
+        if not urls:
+            return cls(None, {})
+        assert isinstance(storage, ObjectStorage)
+        finder = RemoteFiles(storage)
+        return cls(finder, finder.named(list(dict.fromkeys(without_secrets(url)[0] for url in urls))))
+
+    def files(self, given: str, by_glob: bool) -> tuple[States, States] | None:
+        """Return what `RemoteFiles.candidates` does, of files that are named too."""
+        assert self.finder is not None
+        url = without_secrets(given)[0]
+        state = self.named.get(url)
+        if state is not None:
+            return {url: state}, {}
+        found = self.finder.candidates(url, by_glob)
+        if found is None and url not in self.named and not has_magic(url) and not url.endswith("/"):
+            state = self.finder.storage.identity(url)
+            return None if state is None else ({url: state}, {})
+        return found
+
+    def take(self, named: States, others: States, extensions: Sequence[str] | None) -> int:
+        """Take the files that end as asked, and return how many do not."""
+        taken = {**named, **{url: state for url, state in others.items() if _has_extension(url, extensions)}}
+        self.taken.update(taken)
+        return len(named) + len(others) - len(taken)
+
+    def note(self, path: str) -> str:
+        """Return what to say about a file that is missing in a store."""
+        return "" if self.finder is None or not is_url(path) or has_magic(path) else self.finder.note(path)
 
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
@@ -220,17 +300,19 @@ def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
     return endings is None or path.lower().endswith(tuple(endings))
 
 
-def _list_missing(missing: Sequence[str]) -> str:
-    shown = "\n".join(f"  {path}{_missing_note(path)}" for path in missing[:_MAX_LISTED])
+def _list_missing(missing: Sequence[str], note_of: Callable[[str], str]) -> str:
+    shown = "\n".join(f"  {path}{_missing_note(path, note_of(path))}" for path in missing[:_MAX_LISTED])
     more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
     many = "1 path does not exist" if len(missing) == 1 else f"{len(missing)} paths do not exist"
     correct = "Correct it" if len(missing) == 1 else "Correct them"
     return f"{many}:\n{shown}{more}\n{correct}, or pass ignore_missing_paths=True to go on without."
 
 
-def _missing_note(path: str) -> str:
+def _missing_note(path: str, note: str) -> str:
     notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
-    if not os.path.isabs(path):
+    if note:
+        notes.append(note)
+    if not os.path.isabs(path) and not is_url(path):
         notes.append(f"looked in {Path.cwd()}")
     return f" ({', '.join(notes)})" if notes else ""
 
@@ -238,7 +320,7 @@ def _missing_note(path: str) -> str:
 def _say_nothing_found(
     given: Sequence[PathLike], other_endings: int, extensions: Iterable[str] | None, missing: Sequence[str]
 ) -> str:
-    where = ", ".join(repr(os.fspath(path)) for path in given[:_MAX_LISTED])
+    where = ", ".join(repr(without_secrets(os.fspath(path))[0]) for path in given[:_MAX_LISTED])
     if other_endings:
         why = (
             f"{'1 file there does' if other_endings == 1 else f'{other_endings} files there do'} not end in "

@@ -49,6 +49,7 @@ def read_h5(
     preserve_order: bool = True,
     allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
+    storage_options: Mapping[str, object] | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
     concurrency: int | None = None,
@@ -67,7 +68,8 @@ def read_h5(
     ----------
     paths : str, path-like, or a sequence of them
         Files, directories (with their subdirectories) and globs. The files are sorted naturally (``f2`` before
-        ``f10``), without duplicates. ``local://`` before a path means that only this node has the file.
+        ``f10``), without duplicates. ``local://`` before a path means that only this node has the file. Files in
+        stores have URLs: ``s3://``, ``gs://``, ``az://`` and ``https://``.
     columns : sequence of str, csr or ragged, optional
         Names, such as ``"signal"`` or ``"obs/image"``, and columns that are made of several datasets: `ray_h5.csr`,
         `ray_h5.ragged`. By default all columns.
@@ -120,6 +122,10 @@ def read_h5(
         are refused.
     filesystem : pyarrow or fsspec file system, optional
         A local file system, or a subtree of one that relative paths start from.
+    storage_options : mapping of str to object, optional
+        How stores are reached, by the names that obstore has for them: ``region``, ``endpoint``, ``skip_signature``,
+        ``access_key_id``, ``timeout`` ... Without credentials here, those of the environment of each node are used.
+        ``allow_unversioned=True`` reads files for which a server gives no ETag.
     file_extensions : sequence of str, optional
         Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
@@ -184,6 +190,7 @@ def read_h5(
         allow_external=allow_external,
         threads=max(1, int(resources["num_cpus"] or 1)),
         filesystem=filesystem,
+        storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )
@@ -209,6 +216,7 @@ def build_index(
     index_dir: PathLike | None = None,
     allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
+    storage_options: Mapping[str, object] | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> RowIndex:
@@ -219,8 +227,8 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, file_extensions,
-    ignore_missing_paths
+    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, storage_options,
+    file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
@@ -249,6 +257,7 @@ def build_index(
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,
+        storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
         columns=columns,

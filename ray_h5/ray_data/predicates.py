@@ -166,6 +166,7 @@ def kfold(
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
     filesystem: object = None,
+    storage_options: Mapping[str, object] | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> list[tuple[Expr, Expr]]:
@@ -188,7 +189,8 @@ def kfold(
         The HDF5 group that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
+    ignore_missing_paths
         As for `read_h5`.
 
     Raises
@@ -208,6 +210,7 @@ def kfold(
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,
+        storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )

@@ -6,15 +6,20 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
-from ray_h5.storage.byte_source import Buffer, FileIdentity
+from ray_h5.storage.byte_source import Buffer, Costs, FileIdentity, Identity, Span, Then
 from ray_h5.storage.os_errors import os_error, translated_os_errors
 
 logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
+
+
+DISK_COSTS = Costs(gap_bytes=512, few_gap_bytes=512, part_bytes=(1 << 20, 1 << 20), in_flight=1)
+"""A call costs little beside its bytes. What is worth joining is joined before; see `coalesce`."""
 
 
 class LocalFile:
@@ -30,6 +35,9 @@ class LocalFile:
     fd : int
         An open descriptor. This object owns it and closes it.
     """
+
+    is_remote = False
+    costs = DISK_COSTS
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
@@ -67,6 +75,16 @@ class LocalFile:
             if not whole:
                 self.read_into(offset, part)
 
+    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
+        """Read spans one after the other, and pass each to `then`."""
+        for number, (offset, nbytes) in enumerate(spans):
+            self.read_into(offset, found := memoryview(bytearray(nbytes)))
+            then(number, found)
+
+    @property
+    def size(self) -> int:
+        return self.stat().st_size
+
     def _read(self, offset: int, buffer: Buffer) -> int:
         try:  # not a context manager: reads of small rows would take longer by a tenth
             return os.preadv(self._fd, [buffer], offset)
@@ -99,6 +117,26 @@ class LocalFile:
             close(self._fd)
         except OSError:
             pass  # a daemon closes all descriptors of its process; a file that was only read loses nothing
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    """The local file system, and mounted ones."""
+
+    def identity(self, path: str) -> FileIdentity | None:
+        """Return the state that a file has now; None if it does not exist."""
+        return identity_now(path)
+
+    def check(self, path: str) -> FileIdentity:
+        """Return the state of a file; raise the error that says why it cannot be a readable HDF5 file."""
+        return FileIdentity.of(check_regular_file(path))
+
+    def open(self, path: str, expect: Identity) -> LocalFile:  # noqa: ARG002  the caller compares the open file
+        """Return the bytes of a file."""
+        return LocalFile.open(path)
+
+
+LOCAL = LocalStorage()
 
 
 def identity_now(path: str) -> FileIdentity | None:

@@ -27,10 +27,11 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
+from ray_h5.planning.predicates.words import in_words
 from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch
 from ray_h5.planning.tables.joined import no_value
 from ray_h5.planning.tables.sidecar import Sidecar
@@ -99,6 +100,8 @@ class H5Dataset(BatchedDataset):
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one that relative paths start from.
+    storage_options : mapping of str to object, optional
+        How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and what a glob matches that names an ending itself, such as ``*.nc``.
@@ -151,6 +154,7 @@ class H5Dataset(BatchedDataset):
         allow_external: PathLike | Sequence[PathLike] = (),
         index_dir: PathLike | None = None,
         filesystem: object = None,
+        storage_options: Mapping[str, object] | None = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         cache_size: int = 0,
@@ -170,6 +174,7 @@ class H5Dataset(BatchedDataset):
             allow_external=allow_external,
             index_dir=index_dir,
             filesystem=filesystem,
+            storage_options=storage_options,
             file_extensions=file_extensions,
             ignore_missing_paths=ignore_missing_paths,
             columns=columns,
@@ -207,6 +212,7 @@ class H5Dataset(BatchedDataset):
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
+        self._padded_shapes = {name: spec.ragged_shape for name, spec in self._ragged.items()}
         return {} if padding is None else padding.fills({spec.name: spec for spec in self._specs})
 
     @property
@@ -218,6 +224,11 @@ class H5Dataset(BatchedDataset):
     def row_bytes(self) -> int:
         """Bytes of a sample, as it is read."""
         return self._source.plan.row_bytes
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether files are in a store."""
+        return self._source.is_remote
 
     @property
     def index(self) -> RowIndex:
@@ -338,6 +349,27 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(other._padding)
         return other
 
+    def row_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Return the shape of a row of each column that can be padded; None is for axes along which rows differ."""
+        return {
+            spec.name: spec.ragged_shape if spec.kind == "ragged" else spec.row_shape
+            for spec in self._specs
+            if spec.kind == "ragged" or spec.kind in TENSOR_KINDS
+        }
+
+    def padded_as(self, shapes: Mapping[str, tuple[int | None, ...]]) -> H5Dataset:
+        """Return the same samples, whose columns are padded like those of other datasets with rows of these shapes."""
+        if self._padding is None:
+            return self
+        specs, fills = {spec.name: spec for spec in self._specs}, dict(self._fills)
+        for name in shapes.keys() - fills.keys():
+            fill = self._padding.fill(name, specs[name].dtype, specs)
+            if fill is not None:
+                fills[name] = fill
+        other = copy.copy(self)
+        other._fills, other._padded_shapes = fills, {**self._padded_shapes, **shapes}
+        return other
+
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True
@@ -358,7 +390,7 @@ class H5Dataset(BatchedDataset):
         # As in Ray, a predicate sees what is delivered.
         selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
-            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
+            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
 
     def _selecting_columns(self) -> Sequence[str]:
@@ -376,9 +408,14 @@ class H5Dataset(BatchedDataset):
             if name not in self._fills:
                 padded[name] = values
                 continue
-            spec, fill = self._ragged[name], self._fills[name]
+            shape = self._padded_shapes[name]
+            if name not in self._ragged:  # rows of one length, which differs from that of other datasets
+                own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
+                padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
+                continue
+            spec = self._ragged[name]
             rows = cast_rows(list(arrays[name]), spec)
-            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape), spec.ragged_shape)
+            array, lengths = pad_rows(name, rows, self._fills[name], spec.element, len(shape), shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

@@ -33,6 +33,7 @@ def kfold(
     allow_external: PathLike | Sequence[PathLike] = (),
     index_dir: PathLike | None = None,
     filesystem: object = None,
+    storage_options: Mapping[str, object] | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
 ) -> list[tuple[pc.Expression, pc.Expression]]:
@@ -55,7 +56,8 @@ def kfold(
         The group of the files that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, file_extensions, ignore_missing_paths
+    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
+    ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
@@ -80,6 +82,7 @@ def kfold(
         allow_external=allow_external,
         index_dir=index_dir,
         filesystem=filesystem,
+        storage_options=storage_options,
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )

@@ -234,7 +234,6 @@ def test_nothing_found_says_what_was_passed_over(folder):
     [
         ([], "empty list"),
         ("a\0b.h5", "NUL"),
-        ("s3://bucket/x.h5", "s3://"),
         ([b"x.h5"], "str or path-like"),
         (["x.h5", 3], "found 3"),
         ("", "found ''"),

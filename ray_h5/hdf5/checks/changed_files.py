@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
 from ray_h5.hdf5.layout import FileState, SourceStates
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import check_regular_file, identity_now
+from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.local import LOCAL, identity_now
+from ray_h5.storage.storages import Storage, storage_of
 
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 
 
-def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, swmr: bool = False) -> None:
+def check_identity(path: str, expected: Identity, found: Identity, *, swmr: bool = False) -> None:
     """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
 
     With `swmr`, a writer may have changed its size and times: only another inode is an error.
@@ -23,9 +24,9 @@ def check_identity(path: str, expected: FileIdentity, found: FileIdentity, *, sw
         )
 
 
-def check_state(path: str, expected: FileState) -> None:
+def check_state(path: str, expected: FileState, remote: Storage = LOCAL) -> None:
     """Raise unless a file and the sources of its columns now have the expected states. No file is opened."""
-    check_identity(path, expected.identity, FileIdentity.of(check_regular_file(path)))
+    check_identity(path, expected.identity, storage_of(path, remote).check(path))
     for column, sources in expected.sources.items():
         check_sources_now(path, column, sources)
 
@@ -64,7 +65,7 @@ def check_same_sources(
 
 
 def _check_source(
-    path: str, column: str, source: str, expected: FileIdentity | None, found: FileIdentity | None, swmr: bool
+    path: str, column: str, source: str, expected: Identity | None, found: Identity | None, swmr: bool
 ) -> None:
     leads = f"{path}: column {column!r} leads to {source}"
     if expected is None:
@@ -85,9 +86,11 @@ def _check_source(
         )
 
 
-def _differ(expected: FileIdentity, found: FileIdentity, swmr: bool) -> bool:
-    return expected.inode != found.inode if swmr else expected != found
+def _differ(expected: Identity, found: Identity, swmr: bool) -> bool:
+    if swmr and isinstance(expected, FileIdentity) and isinstance(found, FileIdentity):
+        return expected.inode != found.inode
+    return expected != found
 
 
-def _listed(states: Mapping[str, FileIdentity | None]) -> str:
+def _listed(states: Mapping[str, Identity | None]) -> str:
     return ", ".join(path for path, state in states.items() if state is not None) or "none"

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from ray_h5.hdf5.checks.header import FileWidths, messages
+from ray_h5.hdf5.remote.held_bytes import bytes_of
 
 HARMLESS_BYTES = 1 << 20
 """libhdf5 itself refuses smaller claims that are false; the memory that it takes until then is no more than this."""
@@ -197,13 +198,13 @@ class Heap:
 
 def reader_of(dataset: h5py.Dataset) -> tuple[ReadBytes, int]:
     """Return what reads bytes of the file of a dataset by their address, and the address where it ends."""
-    descriptor = dataset.file.id.get_vfd_handle()
     base = int(dataset.file.id.get_create_plist().get_userblock())
-    end = os.fstat(descriptor).st_size - base
+    read_at, size = bytes_of(dataset.file)
+    end = size - base
 
     def read(address: int, count: int) -> bytes:
         # Python takes memory for all that is asked for.
-        return os.pread(descriptor, count, base + address) if (count := min(count, end - address)) > 0 else b""
+        return read_at(base + address, count) if (count := min(count, end - address)) > 0 else b""
 
     return read, end
 
@@ -220,8 +221,8 @@ def stored_reader(dataset: h5py.Dataset) -> ReadBytes | None:
     # libhdf5 adds the user block to an address that is not defined, too.
     if offset is None or not dataset.id.get_storage_size():
         return None
-    descriptor = dataset.file.id.get_vfd_handle()
-    return lambda begin, count: os.pread(descriptor, count, int(offset) + begin)
+    read_at, _ = bytes_of(dataset.file)
+    return lambda begin, count: read_at(int(offset) + begin, count)
 
 
 def _read_segments(segments: list[tuple[str, int, int]], begin: int, count: int) -> bytes:

@@ -15,6 +15,7 @@ from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.reading.coalesce import Request, RowRange
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
+from ray_h5.hdf5.remote.held_bytes import hint_addresses
 
 _BLOCK_BYTES = 64 << 10
 _BLOCKS_AT_ONCE = 16
@@ -48,6 +49,7 @@ def wrong_rows(
     """
     per_row = references.per_item * items.shape[1]
     found = references.references(items.reshape(-1, references.item_bytes))
+    hint_addresses(dataset.file, found["address"])
     if not exactly and not claims_much(found, references.unit_bytes):
         return []
     wrong = Heap.of(dataset).wrong_values(found, references.unit_bytes, exactly=exactly)

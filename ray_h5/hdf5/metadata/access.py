@@ -9,7 +9,9 @@ from pathlib import Path
 
 from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.messages import printable
-from ray_h5.storage.local import PathLike, absolute_path
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.local import LOCAL, PathLike, absolute_path
+from ray_h5.storage.storages import Storage
 
 # Environment variables that libhdf5 puts before the names in a file.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
@@ -62,6 +64,12 @@ class ExternalPolicy:
         ExternalDataError
             If it is outside the roots, or its name is relative to the current folder of a process.
         """
+        if is_url(home):
+            raise ExternalDataError(
+                f"{home}: {where} leads to {printable(path)}, another file. In a remote file, such links are not "
+                "followed. Copy the values into the file (`h5repack`, or h5py's copy() with expand_external=True), or "
+                "read it from a local disk."
+            )
         shown, real = printable(path), os.path.realpath(path)
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
@@ -95,12 +103,15 @@ class Access:
         Which other files may be read.
     swmr : bool
         Whether a writer in SWMR mode may have it open, or the files that links lead to.
+    storage : Storage
+        Where it is.
     """
 
     path: str
     group: str
     policy: ExternalPolicy
     swmr: bool = False
+    storage: Storage = LOCAL
 
 
 def places_of(name: str, source: str) -> list[str]:

@@ -12,7 +12,7 @@ from ray_h5.hdf5.codecs.filters import filter_name
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 from ray_h5.hdf5.metadata.value_types import Shared, ValueType, without_rows
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 
 _MAX_ITEM_BYTES = 1 << 20
 """A column that is decoded here keeps its fill value in memory. A string type in a file can claim 2 GiB."""
@@ -26,7 +26,7 @@ def describe_column(
     *,
     path: str,
     at_home: bool,
-    sources: tuple[tuple[str, FileIdentity | None], ...],
+    sources: tuple[tuple[str, Identity | None], ...],
     single_ok: bool = False,
     shared: Shared | None = None,
     properties: h5py.h5p.PropDCID | None = None,
@@ -43,7 +43,7 @@ def describe_column(
         The file that was opened, for messages.
     at_home : bool
         Whether the dataset is in that file and not in one that an external link leads to.
-    sources : tuple of (str, FileIdentity or None)
+    sources : tuple of (str, Identity or None)
         The other files that its values come from, as in `ColumnLayout`.
     single_ok : bool
         Whether a single value is described as one row. By default it is refused.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-_HEAD_BYTES = 2048
+HEAD_BYTES = 2048
 
 _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
     (rb"CDF[\x01\x02\x05]", "a netCDF-3 file: convert it with `nccopy -k nc4 old.nc new.nc`, or xarray's to_netcdf()"),
@@ -28,9 +28,12 @@ _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
 """A file name: the text before its last number, the number, the rest. Numbers in the extension do not count."""
 
 
-def seems_to_be(path: str) -> str:
-    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known."""
-    head = _head(path)
+def seems_to_be(path: str, head: bytes | None = None) -> str:
+    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known.
+
+    `head` is the beginning of a file that cannot be opened by its path.
+    """
+    head = _head(path) if head is None else head
     found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
     return f". It seems to be {found}." if found else ""
 
@@ -60,7 +63,7 @@ def _head(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(descriptor, _HEAD_BYTES)
+        return os.read(descriptor, HEAD_BYTES)
     except OSError:
         return b""
     finally:

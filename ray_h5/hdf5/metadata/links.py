@@ -14,7 +14,8 @@ from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnErr
 from ray_h5.hdf5.metadata.access import Access, places_of
 from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.messages import few, printable
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import identity_now
 
 _MAX_LINKS = 32
@@ -28,7 +29,7 @@ _MAX_SHOWN = 200
 LinkedFiles = dict[str, tuple[h5py.File, FileIdentity]]
 """The files that links led to, open, by path."""
 
-Sources = dict[str, FileIdentity | None]
+Sources = dict[str, Identity | None]
 """Other files and their states; None for a missing one."""
 
 
@@ -134,6 +135,8 @@ class Trail:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
+        if is_url(self.path):
+            self.access.policy.admit(name, home=self.path, where=where)
         # libhdf5 takes the first place that exists. The missing ones before it are recorded too: a file that appears
         # there later would be read instead.
         places = places_of(name, source)

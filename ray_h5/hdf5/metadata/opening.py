@@ -20,7 +20,8 @@ from ray_h5.errors import (
     TruncatedFileError,
     WriterActiveError,
 )
-from ray_h5.hdf5.metadata.file_formats import family_of, seems_to_be
+from ray_h5.hdf5.metadata.file_formats import HEAD_BYTES, family_of, seems_to_be
+from ray_h5.hdf5.remote.held_bytes import HeldBytes, open_held
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 
@@ -83,6 +84,20 @@ def _open_either_way(path: str, swmr: bool) -> h5py.File:
             return h5py.File(path, "r", locking=True, swmr=swmr)
         except OSError:
             return h5py.File(path, "r", locking="best-effort", swmr=swmr)
+
+
+def open_remote(path: str, held: HeldBytes) -> h5py.File:
+    """Open a remote file whose bytes are in memory, for a short while; errors as in `open_h5`.
+
+    It raises `MissingBytes` if not enough of them are: see `replay`.
+    """
+    try:
+        with translated(path):
+            return open_held(held, path)
+    except NotHDF5Error as exc:
+        if found := seems_to_be(path, held.read(0, HEAD_BYTES)):
+            raise NotHDF5Error(f"{exc}{found}") from exc
+        raise
 
 
 @contextlib.contextmanager

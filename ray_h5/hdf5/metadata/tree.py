@@ -27,6 +27,7 @@ from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
 from ray_h5.hdf5.metadata.value_types import Shared
+from ray_h5.hdf5.remote.held_bytes import MissingBytes
 from ray_h5.messages import near_names, printable
 
 _MAX_NAMES = 1 << 18
@@ -120,11 +121,18 @@ class H5Tree:
         with translated(self.path, "listing its columns"):
             root, to_root = self.enter()
             self.sought.update(to_root.sources)
+            missed = False
             for name, found, trail in self._walk(root, to_root):
-                described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                try:
+                    described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                except MissingBytes:
+                    missed = True  # go on, to miss the bytes of the other columns too
+                    continue
                 if isinstance(described, RayH5Error):
                     self.sought.update(trail.sources)
                 yield name, _advised(name, described)
+            if missed:
+                raise MissingBytes
 
     def _find(self, name: str) -> tuple[h5py.Dataset, Trail]:
         root, to_root = self.enter()

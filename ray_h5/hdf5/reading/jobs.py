@@ -183,10 +183,11 @@ class InTurn:
 
 def ranges_of(jobs: Sequence[Job]) -> list[tuple[int, int]]:
     """Return the byte ranges that jobs fetch, as (offset, size), in the order of the jobs."""
-    return [each for job in _single(jobs) if isinstance(job, (Fetch, FetchSpans)) for each in job.extents]
+    return [each for job in single_jobs(jobs) if isinstance(job, (Fetch, FetchSpans)) for each in job.extents]
 
 
-def _single(jobs: Sequence[Job]) -> Iterator[Job]:
+def single_jobs(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Yield jobs one by one, also those that one thread would run in turn."""
     for job in jobs:
         if isinstance(job, InTurn):
             yield from job.jobs

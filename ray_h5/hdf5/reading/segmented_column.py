@@ -17,6 +17,7 @@ from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Job
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.touched_chunks import TouchedChunks
+from ray_h5.hdf5.remote.held_bytes import gather
 from ray_h5.hdf5.segments import NOT_WRITTEN, Segments
 from ray_h5.storage.byte_source import ByteSource
 
@@ -151,7 +152,7 @@ class SegmentedColumn:
         shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
         paths = [self._segments.paths[segment] for segment in touched.tolist()]
         per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
-        index = _joined([self._index_of(each) for each in paths], first_chunk[:-1] * per_row)
+        index = _joined(gather(self._index_of, paths), first_chunk[:-1] * per_row)
         joined = _JoinedColumn(self._path, replace(layout, shape=shape), self._byte_source, index)
         joined.name_segments(paths, first_chunk * per_row, lengths)
         return joined.jobs(moved, out, library)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.hdf5.layout import FileState
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.epoch.blocks import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.planning.epoch.fingerprint import Fingerprint, fingerprint
@@ -57,6 +58,8 @@ class ReadPlan(ComparedByContent):
         What is known of the rows of each file; empty if they lie along the first axis.
     joined : JoinedColumns, optional
         The columns that come from tables beside the files.
+    known : tuple of mapping of str to KnownColumn
+        What is known of the columns of each file, so that remote ones are read without libhdf5; empty if all are local.
     """
 
     files: FileTable
@@ -70,6 +73,7 @@ class ReadPlan(ComparedByContent):
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
     joined: JoinedColumns | None = None
+    known: tuple[Mapping[str, KnownColumn], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def of_files(self) -> tuple[ColumnSpec, ...]:
@@ -136,7 +140,8 @@ class ReadPlan(ComparedByContent):
     def open(self, file: int) -> FileReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
         table = self.tables[file] if self.tables else None
-        reader = self.scope.open(self.files.path(file), self.state(file), table)
+        known = self.known[file] if self.known else None
+        reader = self.scope.open(self.files.path(file), self.state(file), table, known)
         self.check(file, reader)
         return reader
 
@@ -242,8 +247,10 @@ def make_plan(
     sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
     joined = index.joined.planned(columns, index.files, selection)
+    names = {column.name for column in columns}
+    known = tuple({name: each[name] for name in names & each.keys()} for each in index.known)
     return ReadPlan(
-        index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, joined
+        index.files, columns, index.scope, selection, order, rows, tail, sources, cast, index.tables, joined, known
     )
 
 

@@ -58,7 +58,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
     if not arrays and keys is None:
         for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():
             # Nothing is read of it, but its values may decide the selection.
-            check_state(plan.files.path(file), plan.state(file))
+            check_state(plan.files.path(file), plan.state(file), plan.scope.storage)
         return BlockRows(row_ids, arrays)
 
     def planned(file: int, places: np.ndarray) -> FileRead:
@@ -67,7 +67,10 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
             keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
         return reader.planned(arrays, rows, places, **plan.read_options)
 
-    stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
+    parts = by_file(plan.files, row_ids)
+    stats = run_reads(
+        [partial(planned, *part) for part in parts], remote=[plan.files.is_remote(file) for file, _ in parts]
+    )
     return BlockRows(row_ids, arrays, stats, keys)
 
 

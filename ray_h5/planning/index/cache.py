@@ -21,8 +21,10 @@ from ray_h5.errors import OptionError
 from ray_h5.lru import LRU
 from ray_h5.planning.index.file_facts import FileFacts, Scope
 from ray_h5.planning.index.serialize import from_body, to_body
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import PathLike, identity_now
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.local import LOCAL, PathLike, identity_now
+from ray_h5.storage.object_store import ObjectStorage
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +63,13 @@ class Memory:
     def __init__(self) -> None:
         self.entries: LRU[_Entry] = LRU(_MAX_FILES, _MAX_VALUE_BYTES, lambda entry: entry.facts.value_bytes)
 
-    def get(self, path: str, scope: Scope) -> FileFacts | None:
-        """Return what is known of a file in its present state, if anything."""
+    def get(self, path: str, scope: Scope, listed: Identity | None = None) -> FileFacts | None:
+        """Return what is known of a file in its present state, if anything; `listed` as in `is_current`."""
         key = _key(path, scope)
         entry = self.entries.get(key)
         if entry is None:
             return None
-        if not is_current(entry.facts):
+        if not is_current(entry.facts, listed):
             self.entries.drop(key, entry)
             return None
         return entry.facts
@@ -111,10 +113,10 @@ MEMORY = Memory()
 """The facts of this process."""
 
 
-def get(path: str, scope: Scope, index_dir: str) -> FileFacts | None:
-    """Return what the index file says of a file in its present state, if anything."""
+def get(path: str, scope: Scope, index_dir: str, listed: Identity | None = None) -> FileFacts | None:
+    """Return what the index file says of a file in its present state, if anything; `listed` as in `is_current`."""
     stored = load(path, scope, index_dir)
-    if stored is not None and not is_current(stored):
+    if stored is not None and not is_current(stored, listed):
         logger.info("%s: its index file is outdated and is made again", path)
         return None
     return stored
@@ -126,8 +128,14 @@ def put(facts: FileFacts, stored: FileFacts | None, scope: Scope, index_dir: str
         save(facts if stored is None else stored.merged(facts), scope, index_dir)
 
 
-def is_current(facts: FileFacts) -> bool:
-    """Return whether the file, and those that its columns come from, did not change."""
+def is_current(facts: FileFacts, listed: Identity | None = None) -> bool:
+    """Return whether the file, and those that its columns come from, did not change.
+
+    Of a remote file, `listed` is the state in the listing. Later states are not asked for: each read says which state
+    it wants.
+    """
+    if is_url(facts.path):
+        return listed is None or facts.identity == listed
     try:
         return all(identity_now(path) == identity for path, identity in ((facts.path, facts.identity), *facts.sources))
     except OSError:
@@ -264,12 +272,14 @@ def _distrust(where: str, why: str) -> None:
 
 def _named(path: str, scope: Scope) -> list[Any]:
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
+    # The same bucket at another endpoint is another one.
+    place = [scope.storage.options.place] if is_url(path) and isinstance(scope.storage, ObjectStorage) else []
     kind += [repr(scope.columns)] if scope.columns else []
-    return [path, scope.group, sorted(scope.allow_external), *kind]
+    return [path, scope.group, sorted(scope.allow_external), *kind, *place]
 
 
 def _key(path: str, scope: Scope) -> tuple[object, ...]:
-    return path, replace(scope, threads=1)
+    return path, replace(scope, threads=1, storage=scope.storage if is_url(path) else LOCAL)
 
 
 def _checksum(pieces: Iterable[bytes]) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.storage.addresses import is_url
 
 _MAX_LISTED = 10
 
@@ -43,7 +44,7 @@ def common_columns(
     """
     for name in columns or ():
         if not any(name in each.columns for each in facts):
-            with scope.open(facts[0].path) as reader:
+            with scope.open(facts[0].path, facts[0].state if is_url(facts[0].path) else None) as reader:
                 reader.column(name)  # raises, with near names
     if not scope.by_axis:
         facts = _with_common_shapes(facts, columns)

@@ -16,6 +16,7 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.arguments import common_rows
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
@@ -25,8 +26,10 @@ from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import PathLike
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.local import LOCAL, PathLike
+from ray_h5.storage.storages import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +39,22 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How every file is opened: the group, the folders that links may lead to, threads for a read, and the row kind.
+    """How every file is opened.
 
-    `columns` are those that the user described: they are made of several datasets.
+    Attributes
+    ----------
+    group : str
+        The group that column names are relative to.
+    allow_external : tuple of str
+        The folders that links may lead to.
+    threads : int
+        Threads for a read.
+    rows, windows
+        The row kind.
+    storage : Storage
+        Where files with a URL are.
+    columns : tuple of RangeColumn
+        The columns that the user described: they are made of several datasets.
     """
 
     group: str = "/"
@@ -46,6 +62,7 @@ class Scope:
     threads: int = 1
     rows: RowKind | None = None
     windows: Windows | None = None
+    storage: Storage = LOCAL
     columns: tuple[RangeColumn, ...] = ()
 
     @classmethod
@@ -56,6 +73,7 @@ class Scope:
         threads: int = 1,
         rows: RowKind | None = None,
         windows: Windows | None = None,
+        storage: Storage = LOCAL,
         columns: Sequence[RangeColumn] = (),
     ) -> Scope:
         """Return the scope for the arguments of a user."""
@@ -66,17 +84,32 @@ class Scope:
                 f"columns: {columns[0]} is for rows along the first axis; leave it out, or {kind}, which says what a "
                 "row is"
             )
-        return cls(group, as_roots(allow_external), threads, rows, windows, tuple(columns))
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage, tuple(columns))
 
     @property
     def by_axis(self) -> bool:
         """Whether rows lie along the first axis."""
         return self.rows is None and self.windows is None
 
-    def open(self, path: str, expect: FileState | None = None, table: RowTable | None = None) -> FileReader:
-        """Open a file; `table` has what is known of its rows."""
-        reader = RowReader(path, self.group, self.threads, self.allow_external, expect=expect)
-        if self.by_axis and table is None and not self.columns and not reader.form:
+    def open(
+        self,
+        path: str,
+        expect: FileState | None = None,
+        table: RowTable | None = None,
+        known: Mapping[str, KnownColumn] | None = None,
+    ) -> FileReader:
+        """Open a file; `table` has what is known of its rows, and `known` of columns of a remote file."""
+        reader = RowReader(
+            path,
+            self.group,
+            self.threads,
+            self.allow_external,
+            expect=expect,
+            storage_options=self.storage,
+            known=known,
+        )
+        # A remote file of which columns are known is not opened here.
+        if self.by_axis and table is None and not self.columns and (known or not reader.form):
             return reader
         return RowView(reader, self.rows, self.windows, table, self.columns)
 
@@ -134,7 +167,7 @@ class FileFacts:
     ----------
     path : str
         The file.
-    identity : FileIdentity
+    identity : Identity
         Its state.
     columns : mapping of str to ColumnFacts
         The columns that were looked at.
@@ -152,10 +185,12 @@ class FileFacts:
         What is known of the rows, if they do not lie along the first axis.
     attributes : mapping of str to pyarrow.Array
         The attributes that were read, one value each.
+    known : mapping of str to KnownColumn
+        Of a remote file: layouts and chunk indexes of the columns that are read without libhdf5.
     """
 
     path: str
-    identity: FileIdentity
+    identity: Identity
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
@@ -164,6 +199,7 @@ class FileFacts:
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
+    known: Mapping[str, KnownColumn] = field(default_factory=dict)
 
     @property
     def state(self) -> FileState:
@@ -177,8 +213,10 @@ class FileFacts:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the values."""
-        return sum(array.nbytes for array in self.values.values()) + (0 if self.table is None else self.table.nbytes)
+        """Bytes of the values, of chunk indexes, and of what is known of the rows."""
+        packed = (len(each.index.data) for each in self.known.values() if each.index is not None)
+        table = 0 if self.table is None else self.table.nbytes
+        return sum(array.nbytes for array in self.values.values()) + sum(packed) + table
 
     def answers(self, question: Question) -> bool:
         """Return whether these facts answer `question`, so that nothing has to be read."""
@@ -239,6 +277,7 @@ class FileFacts:
             values={**self.values, **found.values},
             table=found.table or self.table,
             attributes={**self.attributes, **found.attributes},
+            known={**self.known, **found.known},
         )
 
     def holds(self, other: FileFacts) -> bool:
@@ -251,6 +290,7 @@ class FileFacts:
             and self.values.keys() >= other.values.keys()
             and (other.table is None or (self.table is not None and self.table.holds(other.table)))
             and self.attributes.keys() >= other.attributes.keys()
+            and self.known.keys() >= other.known.keys()
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 
@@ -275,22 +315,36 @@ def _copied(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([array[:0], array])  # of one array alone, it would return a view
 
 
-def learn(facts: FileFacts | None, path: str, question: Question, scope: Scope) -> FileFacts:
+def learn(
+    facts: FileFacts | None, path: str, question: Question, scope: Scope, listed: Identity | None = None
+) -> FileFacts:
     """Return the known facts of a file together with the answers to a question.
 
-    A column that the file lacks is no error here: the comparison of all files reports it.
+    A column that the file lacks is no error here: the comparison of all files reports it. `listed` is the state of a
+    remote file in a listing.
     """
-    known = None if facts is None else facts.table
+    if facts is not None:
+        state: FileState | None = facts.state
+    else:
+        state = None if listed is None else FileState(listed)
+    table = None if facts is None else facts.table
     try:
-        return _learn(facts, path, question, scope, known)
+        return _learn(facts, path, question, scope, state, table)
     except UnsupportedColumnError as exc:
-        if not exc.is_encoded or known is not None:
+        if not exc.is_encoded or table is not None:
             raise
-    return _learn(facts, path, question, scope, RowTable())  # a column is a group, in a file that does not say so
+    return _learn(facts, path, question, scope, state, RowTable())  # a column is a group; the file does not say so
 
 
-def _learn(facts: FileFacts | None, path: str, question: Question, scope: Scope, table: RowTable | None) -> FileFacts:
-    with scope.open(path, facts.state if facts is not None else None, table) as reader:
+def _learn(
+    facts: FileFacts | None,
+    path: str,
+    question: Question,
+    scope: Scope,
+    state: FileState | None,
+    table: RowTable | None,
+) -> FileFacts:
+    with scope.open(path, state, table, None if facts is None else facts.known) as reader:
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)
@@ -321,14 +375,23 @@ def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
 
 def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] | None) -> FileFacts:
     if columns is not None:
-        return facts.described(reader.find([name for name in columns if name not in facts.columns], missing_ok=True))
+        new = [name for name in columns if name not in facts.columns]
+        return _knowing(facts.described(found := reader.find(new, missing_ok=True)), reader, list(found))
     if facts.listing is not None:
         return facts
     layout = reader.layout
     layouts, left_out = _readable(layout)
     others = (column.sources for name, column in layout.columns.items() if name not in layouts)
     sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
-    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+    facts = replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+    return _knowing(facts, reader, list(layouts))
+
+
+def _knowing(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    """Return the facts of a remote file with what reads of its columns need."""
+    if not is_url(facts.path) or isinstance(reader, RowView):
+        return facts
+    return replace(facts, known={**facts.known, **reader.known_columns(names)})
 
 
 def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:

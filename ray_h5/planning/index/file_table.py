@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import OptionError
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 
 _MAX_ROWS = (1 << 63) - 1
 
@@ -24,29 +24,36 @@ class FileTable(ComparedByContent):
     paths : pyarrow.LargeBinaryArray
         Their paths as bytes, which need not be UTF-8, in the order of row ids.
     identities : numpy.ndarray
-        int64 of shape (files, 4): the fields of `FileIdentity`. Inodes are unsigned; they keep their 64 bits.
+        int64 of shape (files, 4): the fields of `FileIdentity`. Inodes are unsigned; they keep their 64 bits. Of a
+        remote file: size, time of the last change and zeros.
     starts : numpy.ndarray
         int64 of shape (files + 1,): row id of each file's first row; the last entry is the
         number of rows.
+    etags : pyarrow.LargeBinaryArray
+        The ETags of remote files, null for others; empty if all files are local.
     """
 
     paths: pa.LargeBinaryArray
     identities: np.ndarray
     starts: np.ndarray
+    etags: pa.LargeBinaryArray = field(default_factory=lambda: pa.array([], pa.large_binary()))
 
     @classmethod
-    def of(cls, paths: Sequence[str], identities: Sequence[FileIdentity], rows: Sequence[int]) -> FileTable:
+    def of(cls, paths: Sequence[str], identities: Sequence[Identity], rows: Sequence[int]) -> FileTable:
         if sum(rows) > _MAX_ROWS:
             most = max(range(len(rows)), key=rows.__getitem__)
             raise OptionError(
                 f"the files have {sum(rows)} rows; expected at most {_MAX_ROWS}. The largest file is "
                 f"{paths[most]} with {rows[most]} rows. Leave out files that declare rows which they do not hold."
             )
-        states = np.array([(each.size, each.mtime_ns, each.ctime_ns) for each in identities], np.int64)
-        inodes = np.array([each.inode for each in identities], np.uint64).view(np.int64)  # some are 2**63 and more
+        numbers = [_as_numbers(each) for each in identities]
+        states = np.array([each[:3] for each in numbers], np.int64).reshape(-1, 3)
+        inodes = np.array([each[3] for each in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
+        tags = [each.etag.encode() if isinstance(each, ObjectIdentity) else None for each in identities]
+        etags = pa.array(tags if any(each is not None for each in tags) else [], pa.large_binary())
         names = [path.encode("utf-8", "surrogateescape") for path in paths]
         starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-        return cls(pa.array(names, pa.large_binary()), np.column_stack([states, inodes]), starts)
+        return cls(pa.array(names, pa.large_binary()), np.column_stack([states, inodes]), starts, etags)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -62,8 +69,14 @@ class FileTable(ComparedByContent):
         """Return the paths of all files."""
         return [_as_path(path) for path in self.paths]
 
-    def identity(self, file: int) -> FileIdentity:
+    def is_remote(self, file: int) -> bool:
+        """Return whether a file is in a store."""
+        return bool(len(self.etags)) and bool(self.etags[file].is_valid)
+
+    def identity(self, file: int) -> Identity:
         size, mtime_ns, ctime_ns, inode = self.identities[file].tolist()
+        if self.is_remote(file):
+            return ObjectIdentity(self.etags[file].as_py().decode(), size, mtime_ns)
         return FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
 
     def where(self, row_id: int) -> str:
@@ -74,6 +87,12 @@ class FileTable(ComparedByContent):
     def files_of(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the file of each row id."""
         return np.searchsorted(self.starts, row_ids, side="right") - 1
+
+
+def _as_numbers(state: Identity) -> tuple[int, int, int, int]:
+    if isinstance(state, ObjectIdentity):
+        return state.size, state.modified_ns, 0, 0
+    return state.size, state.mtime_ns, state.ctime_ns, state.inode
 
 
 def _as_path(name: pa.LargeBinaryScalar) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,11 +15,15 @@ from itertools import zip_longest
 from ray_h5.planning.index.cache import MEMORY, get, put
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Question, Scope, learn
 from ray_h5.planning.index.sources import Origin
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.fetching import fetching_threads
 
 logger = logging.getLogger(__name__)
 
 _BATCH_FILES = 64
 _THREADS = 8
+_REMOTE_THREADS = 16
 _HEAD_BYTES = 64 << 10
 _PROGRESS_S = 5.0
 
@@ -35,7 +39,7 @@ def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[l
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
-            fetched = [pool.submit(_fetch, path) for path in following]
+            fetched = [pool.submit(_fetch, path) for path in following if not is_url(path)]
             yield work(list(batch))
             for each in fetched:
                 each.cancel()
@@ -64,25 +68,28 @@ class Lookup:
         The folder of index files.
     spread : callable
         Runs the work, here or in tasks.
+    states : mapping of str to ObjectIdentity
+        The states of remote files in the listing, by URL.
     """
 
     scope: Scope = field(default_factory=Scope)
     index_dir: str | None = None
     spread: Spread = read_ahead
+    states: Mapping[str, ObjectIdentity] = field(default_factory=dict, repr=False)
 
     def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
         """Return the facts of each file. Facts that this process knows are not looked up again, only stored."""
         known: dict[str, FileFacts] = {}
         progress = _Progress(len(paths))
         for path in paths:
-            facts = MEMORY.get(path, self.scope)
+            facts = MEMORY.get(path, self.scope, self.states.get(path))
             if facts is not None and facts.answers(question):
                 self._store(facts)
                 known[path] = facts
                 progress.add(1)
         unknown = [path for path in paths if path not in known]
         batches = [unknown[i : i + _BATCH_FILES] for i in range(0, len(unknown), _BATCH_FILES)]
-        work = partial(answer_files, question, self.scope, self.index_dir)
+        work = partial(answer_files, question, self.scope, self.index_dir, self.states)
         specs: dict[ColumnFacts, ColumnFacts] = {}
         origins: dict[Origin, Origin] = {}
         for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
@@ -98,24 +105,36 @@ class Lookup:
     def _store(self, facts: FileFacts) -> None:
         """Store what this process knows of a file, unless the index file has it: it may have been found without one."""
         if self.index_dir is not None and not MEMORY.is_stored(facts.path, self.scope, self.index_dir):
-            put(facts, get(facts.path, self.scope, self.index_dir), self.scope, self.index_dir)
+            stored = get(facts.path, self.scope, self.index_dir, self.states.get(facts.path))
+            put(facts, stored, self.scope, self.index_dir)
             MEMORY.put(facts, self.scope, self.index_dir)
 
 
-def answer_files(question: Question, scope: Scope, index_dir: str | None, paths: list[str]) -> list[FileFacts]:
+def answer_files(
+    question: Question, scope: Scope, index_dir: str | None, states: Mapping[str, ObjectIdentity], paths: list[str]
+) -> list[FileFacts]:
     """Return the facts of some files, and store them in `index_dir`. This may run in a task."""
-    found = []
-    for path in paths:
-        stored = None if index_dir is None else get(path, scope, index_dir)
-        facts = MEMORY.get(path, scope)
-        if stored is not None:
-            facts = stored if facts is None else stored.merged(facts)
-        if facts is None or not facts.answers(question):
-            facts = learn(facts, path, question, scope)
-        if index_dir is not None:
-            put(facts, stored, scope, index_dir)
-        found.append(facts)
-    return found
+    answer = partial(_answer, question, scope, index_dir, states)
+    if len(paths) > 1 and all(map(is_url, paths)):
+        # Each waits for its requests, and holds no lock meanwhile.
+        with fetching_threads(min(_REMOTE_THREADS, len(paths)), "ray_h5_index") as pool:
+            return list(pool.map(answer, paths))
+    return list(map(answer, paths))
+
+
+def _answer(
+    question: Question, scope: Scope, index_dir: str | None, states: Mapping[str, ObjectIdentity], path: str
+) -> FileFacts:
+    listed = states.get(path)
+    stored = None if index_dir is None else get(path, scope, index_dir, listed)
+    facts = MEMORY.get(path, scope, listed)
+    if stored is not None:
+        facts = stored if facts is None else stored.merged(facts)
+    if facts is None or not facts.answers(question):
+        facts = learn(facts, path, question, scope, listed)
+    if index_dir is not None:
+        put(facts, stored, scope, index_dir)
+    return facts
 
 
 class _Progress:

@@ -18,6 +18,7 @@ from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.hdf5.layout import FileState
 from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reading.arguments import as_names
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.messages import few
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.index.common_schema import check_enums, common_columns
@@ -35,6 +36,7 @@ from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.tables.joined import Joined
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import check_regular_file, identity_now
 
@@ -70,6 +72,8 @@ class RowIndex(ComparedByContent):
         Tables beside the files, whose columns the rows have too.
     chosen : tuple of str
         The columns that are delivered, of files and of tables, in order; empty for `columns`.
+    known : tuple of mapping of str to KnownColumn
+        What is known of the columns of each file, so that remote ones are read without libhdf5; empty if all are local.
     """
 
     files: FileTable
@@ -81,6 +85,8 @@ class RowIndex(ComparedByContent):
     tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
     joined: Joined = field(default_factory=Joined, repr=False)
     chosen: tuple[str, ...] = ()
+
+    known: tuple[Mapping[str, KnownColumn], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -246,7 +252,8 @@ class RowIndex(ComparedByContent):
     def _check_unchanged(self, sources: SourceTable) -> None:
         """Raise if a file or a source changed; looks at each of them once."""
         for file, path in enumerate(self.files.all_paths()):
-            check_identity(path, self.files.identity(file), FileIdentity.of(check_regular_file(path)))
+            if not self.files.is_remote(file):  # each read of a remote file says which state it wants
+                check_identity(path, self.files.identity(file), FileIdentity.of(check_regular_file(path)))
         if any(identity_now(path) != state for path, state in map(sources.source, range(len(sources.paths)))):
             for file, path in enumerate(self.files.all_paths()):
                 check_state(path, FileState(self.files.identity(file), sources.of_file(file)))
@@ -299,7 +306,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     try:
         facts = lookup.ask(paths, Question(columns))
     except NotHDF5Error as exc:
-        raise _list_others(paths, exc) from exc
+        raise _list_others(paths, exc, lookup.scope) from exc
     if columns is None:
         _warn_of_left_out(facts)
     common = common_columns(facts, columns, lookup.scope, cast)
@@ -309,7 +316,9 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
     if lookup.scope.windows is not None:
         check_any_row(paths, tables, lookup.scope.windows)
-    return RowIndex(files, common, chunk_rows, lookup, cast, FoundCell(Found().with_sources(sources)), tables)
+    known = tuple({name: each.known[name] for name in common if name in each.known} for each in facts)
+    found = FoundCell(Found().with_sources(sources))
+    return RowIndex(files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else ())
 
 
 def _without_empty(
@@ -320,7 +329,7 @@ def _without_empty(
     A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
     either.
     """
-    empty = {path: why for path in paths[:_MAX_LOOKED_AT] if (why := _why_empty(path, lookup.scope))}
+    empty = {path: why for path in paths[:_MAX_LOOKED_AT] if (why := _why_empty(path, lookup))}
     filled = [path for path in paths if path not in empty]
     if not filled or not empty:
         raise refused
@@ -334,19 +343,21 @@ def _without_empty(
     return index
 
 
-def _why_empty(path: str, scope: Scope) -> str:
+def _why_empty(path: str, lookup: Lookup) -> str:
+    listed = lookup.states.get(path)
     with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
-        if os.stat(path).st_size == 0:
+        if (os.stat(path).st_size if listed is None else listed.size) == 0:
             return "0 bytes"
-        with scope.open(path) as reader:
+        with lookup.scope.open(path, None if listed is None else FileState(listed)) as reader:
             if not reader.layout.columns and not reader.layout.refused:
                 return "no dataset"
     return ""
 
 
-def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
+def _list_others(paths: Sequence[str], first: NotHDF5Error, scope: Scope) -> NotHDF5Error:
     """Return an error that lists more files that are not HDF5, if there are more."""
-    found = list(islice(filter(None, map(_why_not_hdf5, paths[:_MAX_LOOKED_AT])), _MAX_LISTED + 1))
+    reasons = (_why_not_hdf5(path, scope) for path in paths[:_MAX_LOOKED_AT])
+    found = list(islice(filter(None, reasons), _MAX_LISTED + 1))
     # Nothing is found if the error is of a file that a link leads to, or is beyond the first files.
     if len(paths) == 1 or not found:
         return first
@@ -358,10 +369,13 @@ def _list_others(paths: Sequence[str], first: NotHDF5Error) -> NotHDF5Error:
     )
 
 
-def _why_not_hdf5(path: str) -> str | None:
+def _why_not_hdf5(path: str, scope: Scope) -> str | None:
     with contextlib.suppress(RayH5Error):  # other errors appear once these files are gone
         try:
-            open_h5(path).close()
+            if is_url(path):
+                scope.open(path).close()
+            else:
+                open_h5(path).close()
         except NotHDF5Error as exc:
             return str(exc)
     return None

@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from ray_h5.hdf5.layout import Kind, SourceStates
 from ray_h5.hdf5.reading.casting import Casting
+from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
-from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
+from ray_h5.planning.index.serialize_rows import known_from_json, known_to_json, table_from_parts, table_to_parts
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import parse_virtual
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.schema import NULLABLE_KINDS, TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 
 _FOREIGN = (
     pa.ArrowException, OSError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError,
@@ -50,13 +51,13 @@ def to_body(facts: FileFacts, named: list[Any]) -> bytes:
         "columns": [[_spec_to_json(c.spec), c.num_rows, c.chunk_rows, c.enum] for c in facts.columns.values()],
         "values": [_spec_to_json(spec) for spec in facts.values],
         "attributes": list(facts.attributes),
+        "known": [known_to_json(each, _dtype_to_json) for each in facts.known.values()],
     }
     described["table"], arrays = table_to_parts(facts.table, _dtype_to_json)
     # A table of one row, with a list in each column: the lengths of columns may differ.
-    columns = [
-        pa.LargeListArray.from_arrays([0, len(array)], array)
-        for array in [*facts.values.values(), *facts.attributes.values(), *arrays]
-    ]
+    packed = pa.array([each.index.data if each.index else b"" for each in facts.known.values()], pa.large_binary())
+    parts = [*facts.values.values(), *facts.attributes.values(), *arrays, packed]
+    columns = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in parts]
     fields = [(f"{i}", column.type) for i, column in enumerate(columns)]
     schema = pa.schema(fields, metadata={"ray_h5": json.dumps(described)})
     sink = pa.BufferOutputStream()
@@ -93,23 +94,25 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
     specs = [_spec_from_json(spec) for spec in described["values"]]
     named = described["attributes"]
     known = len(specs) + len(named)
-    if table.num_columns < known or table.num_rows != min(table.num_columns, 1):
+    if table.num_columns < known + 1 or table.num_rows != min(table.num_columns, 1):
         raise ValueError(f"expected {known} columns of values, found {table.num_columns}")
     arrays = [column.chunk(0)[0].values for column in table.columns]
-    size = described["identity"][0]
+    identity = _identity_from_json(described["identity"])
+    size = identity.size
     listing = described["listing"]
     sources = [_source_from_json(*parts) for parts in described["sources"]]
     return FileFacts(
         path,
-        FileIdentity(*described["identity"]),
+        identity,
         {column.spec.name: column for column in columns},
         None if listing is None else tuple(listing),
         tuple((name, why) for name, why in described["left_out"]),
         tuple(Origin(tuple(names), _chosen(sources, numbers)) for names, numbers in described["origins"]),
         _chosen(sources, described["sought"]),
         dict(zip(specs, arrays, strict=False)),
-        table_from_parts(described["table"], arrays[known:], _dtype_from_json, size),
+        table_from_parts(described["table"], arrays[known:-1], _dtype_from_json, size),
         _attributes(named, arrays[len(specs) : known]),
+        _known(described["known"], arrays[-1], size),
     )
 
 
@@ -124,6 +127,22 @@ def _attributes(names: list[Any], arrays: Sequence[pa.Array]) -> dict[str, pa.Ar
     return dict(zip(names, arrays, strict=True))
 
 
+def _known(described: list[Any], packed: pa.Array, file_bytes: int) -> dict[str, KnownColumn]:
+    found = [
+        known_from_json(parts, data, _dtype_from_json, file_bytes)
+        for parts, data in zip(described, packed.to_pylist(), strict=True)
+    ]
+    return {each.layout.name: each for each in found}
+
+
+def _identity_from_json(state: list[Any]) -> Identity:
+    """Return the state of a file; that of a remote one begins with its ETag."""
+    identity: Identity = ObjectIdentity(*state) if isinstance(state[0], str) else FileIdentity(*state)
+    if isinstance(identity, ObjectIdentity):
+        _check_integers("the state of a remote file", identity.size, _absolute(identity.modified_ns))
+    return identity
+
+
 def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, FileIdentity | None]:
     if not isinstance(path, str) or "\0" in path:
         raise ValueError(f"{path!r} is no path")
@@ -133,7 +152,7 @@ def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, FileIden
     return path, identity
 
 
-def _chosen(sources: Sequence[tuple[str, FileIdentity | None]], numbers: list[Any]) -> SourceStates:
+def _chosen(sources: Sequence[tuple[str, Identity | None]], numbers: list[Any]) -> SourceStates:
     _check_integers("a source", *numbers)
     return tuple(sources[number] for number in numbers)
 
@@ -174,7 +193,9 @@ def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
     return spec.kind == stored.kind or is_coded or {spec.kind, stored.kind} <= TENSOR_KINDS
 
 
-def _check_identity(path: str, identity: FileIdentity) -> None:
+def _check_identity(path: str, identity: Identity) -> None:
+    if isinstance(identity, ObjectIdentity):
+        return
     _check_integers(f"the state of {path!r}", *map(_absolute, astuple(identity)))
 
 

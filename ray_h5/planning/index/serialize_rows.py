@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
+from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
 from ray_h5.hdf5.segments import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.planning.rows.bounds import Bounds, ChunkedBy
 from ray_h5.planning.rows.space import RowTable
@@ -217,3 +220,37 @@ def _pipeline_numbers(found: dict[str, Any]) -> Iterator[Any]:
     for number, _, data in found["pipeline"]:
         yield number
         yield from data
+
+
+def known_to_json(known: KnownColumn, dtype_to_json: ToJson) -> dict[str, Any]:
+    """Return what is known of a column of a remote file; its packed chunk index is stored apart."""
+    layout = known.layout
+    found = {**_layout_to_json(layout, dtype_to_json), "name": layout.name, "offset": layout.offset, "path": ""}
+    notes = [dict(known.notes.packing), dict(known.notes.enum), known.notes.bare_dimension]
+    return {**found, "chunks": None if known.index is None else known.index.count, "notes": notes}
+
+
+def known_from_json(found: dict[str, Any], packed: bytes, from_json: FromJson, file_bytes: int) -> KnownColumn:
+    """Return what `known_to_json` was given; raise a ValueError if it cannot be of a file of this size."""
+    layout = replace(_layout_from_json(str(found["name"]), found, from_json), offset=found["offset"])
+    numbers = [each for each in (found["offset"], found["chunks"]) if each is not None]
+    if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers):
+        raise ValueError(f"column {layout.name!r}: {numbers} has what is no number")
+    if not layout.direct or not layout.shape or layout.storage not in {"contiguous", "chunked"}:
+        raise ValueError(f"column {layout.name!r} is not read without libhdf5")
+    ends = 0 if layout.offset is None else layout.offset + layout.num_rows * layout.row_bytes
+    if layout.storage == "contiguous" and ends > file_bytes:
+        raise ValueError(f"column {layout.name!r}: values past the end of the file")
+    if (layout.storage == "chunked") != (found["chunks"] is not None) or (
+        layout.storage == "chunked" and (not layout.chunk_shape or not all(layout.chunk_shape))
+    ):
+        raise ValueError(f"column {layout.name!r}: {layout.storage}, and chunks of {layout.chunk_shape}")
+    index = None if found["chunks"] is None else PackedIndex(found["chunks"], packed)
+    packing, enum, is_bare = found["notes"]
+    texts = [*packing, *packing.values(), *enum]
+    if not all(isinstance(each, str) for each in texts) or not all(isinstance(each, int) for each in enum.values()):
+        raise ValueError(f"column {layout.name!r}: {texts} are no notes")
+    known = KnownColumn(layout, index, ColumnNotes(packing, enum, bool(is_bare)))
+    if index is not None:
+        index.unpacked(layout, file_bytes)
+    return known

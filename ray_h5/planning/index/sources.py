@@ -12,7 +12,7 @@ import pyarrow as pa
 from ray_h5.hdf5.checks.changed_files import check_same_sources
 from ray_h5.hdf5.layout import SourceStates
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity, Identity
 
 if TYPE_CHECKING:
     from ray_h5.planning.index.file_table import FileTable
@@ -84,7 +84,7 @@ class SourceTable(ComparedByContent):
                     columns[name][file] = sets.setdefault(origin.sources, len(sets))
         if not columns:
             return cls()
-        sources: dict[tuple[str, FileIdentity | None], int] = {}
+        sources: dict[tuple[str, Identity | None], int] = {}
         members = [sources.setdefault(each, len(sources)) for states in sets for each in states]
         paths = pa.array([path.encode("utf-8", "surrogateescape") for path, _ in sources], pa.large_binary())
         states = np.array([_as_numbers(state) for _, state in sources], np.int64).reshape(-1, 4)
@@ -157,8 +157,9 @@ class SourceTable(ComparedByContent):
         return self.members[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
 
 
-def _as_numbers(state: FileIdentity | None) -> tuple[int, int, int, int]:
+def _as_numbers(state: Identity | None) -> tuple[int, int, int, int]:
     if state is None:
         return _NOT_THERE
+    assert isinstance(state, FileIdentity), "remote files have no sources"
     # Some inodes are 2**63 and more.
     return state.size, state.mtime_ns, state.ctime_ns, state.inode - (state.inode >> 63 << 64)

@@ -33,7 +33,7 @@ from ray_h5.planning.rows.kinds import Grid, Groups, RowKind
 from ray_h5.planning.rows.space import Column, Episodes, RowTable, Space
 from ray_h5.planning.rows.window_rows import WindowRows
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,7 +84,7 @@ class RowView:
         return self._reader.path
 
     @property
-    def identity(self) -> FileIdentity:
+    def identity(self) -> Identity:
         return self._reader.identity
 
     @property

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
+from ray_h5.torch_data.batched import BatchedDataset
 from ray_h5.torch_data.compat.wrappers import worker_init_fn
 
 logger = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentati
 
 
 def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
+    config = with_start_method(dataset, config)
     instead = "; leave it out to have it chosen"
     config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
     if config["num_workers"] and (reason := why_no_workers(dataset, config)):
@@ -187,6 +189,27 @@ def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
         for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
             options.pop(name, None)
     return options
+
+
+def with_start_method(dataset: Dataset[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a loader, with a way to start workers that may read from stores.
+
+    A process that is forked after its parent used the library for stores would wait for ever.
+    """
+    chosen = options.get("multiprocessing_context")
+    if chosen is None and _is_remote(dataset) and multiprocessing.get_start_method() == "fork":
+        return {**options, "multiprocessing_context": "forkserver"}
+    return dict(options)
+
+
+def _is_remote(dataset: object) -> bool:
+    """Return whether a dataset reads files in stores, also inside of others: ConcatDataset, Subset, a wrapper."""
+    if isinstance(dataset, BatchedDataset):
+        return bool(getattr(dataset, "is_remote", False))
+    parts = getattr(dataset, "datasets", None)
+    inner = [*parts] if isinstance(parts, (list, tuple)) else []
+    inner += [dataset.dataset] if isinstance(getattr(dataset, "dataset", None), Dataset) else []  # type: ignore[attr-defined]
+    return any(map(_is_remote, inner))
 
 
 def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | None:

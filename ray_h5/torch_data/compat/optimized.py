@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from ray_h5.options import as_integer
 from ray_h5.planning.paths import PathLike
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
+from ray_h5.torch_data.compat.factory import with_start_method
 from ray_h5.torch_data.loaders import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
@@ -45,7 +46,8 @@ def create_optimized_dataloader(
         Samples of a batch, on each rank.
     num_workers : int
         Threads that read ahead, at most one for each CPU; 0 reads when a batch is
-        asked for. With ``worker_init_fn`` or ``multiprocessing_context`` they are processes.
+        asked for. With ``worker_init_fn`` or ``multiprocessing_context`` they are processes. For files in stores
+        they are started by ``forkserver``, unless another way is given.
     rank, world_size : int, optional
         By default those of torch.distributed, or 0 of 1.
     stats_path, normalize_fields
@@ -80,6 +82,7 @@ def create_optimized_dataloader(
         sampler.advance_epochs()
     pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
+        options = with_start_method(dataset, options)
         return DataLoader(
             dataset,
             batch_size=batch_size,

@@ -14,7 +14,7 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.dtypes import as_dtype
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.schema import has_long_double
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.reading.samples import Pair
 
@@ -35,7 +35,7 @@ def one_path(path: object, dataset: str) -> str:
     return absolute_path(os.fspath(path))
 
 
-def open_reader(path: str, swmr: bool, threads: int = 1, expect: FileIdentity | None = None) -> tuple[RowReader, bool]:
+def open_reader(path: str, swmr: bool, threads: int = 1, expect: Identity | None = None) -> tuple[RowReader, bool]:
     """Open a file; return its reader, and whether a writer in SWMR mode has it open."""
     try:
         return RowReader(path, threads=threads, expect=expect), False

@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.buffers import as_bytes
 from ray_h5.hdf5.checks.changed_files import check_identity
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import identity_now
 
 _WORDS = (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.int16))
@@ -134,7 +134,7 @@ def _has_torch_threads() -> bool:
     return not _thread.is_reader and _process.value is _importing_process
 
 
-def check_file(path: str, expected: FileIdentity) -> None:
+def check_file(path: str, expected: Identity) -> None:
     """Raise a StaleIndexError if a file changed whose rows are held.
 
     A file that cannot be looked at raises no error here, but where it is opened, if it has to be.
@@ -143,7 +143,7 @@ def check_file(path: str, expected: FileIdentity) -> None:
         check_identity(path, expected, FileIdentity.of(os.stat(path)))
 
 
-def is_unchanged(path: str, expected: FileIdentity | None) -> bool:
+def is_unchanged(path: str, expected: Identity | None) -> bool:
     """Return whether a file that columns come from is as it was; None stands for a file that did not exist.
 
     A file that cannot be looked at raises no error here, but where it is opened, if it has to be.

@@ -18,7 +18,7 @@ from ray_h5.options import as_integer
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.reading import by_file
 from ray_h5.planning.rows.view import FileReader
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import Identity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
 
@@ -52,8 +52,8 @@ class RowSource:
         self.plan = plan
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         self._readers: LRU[FileReader] = LRU(_MAX_READERS)
-        self._states: LRU[tuple[str, FileIdentity]] = LRU(_MAX_STATES)
-        self._source_states: LRU[tuple[str, FileIdentity | None]] = LRU(_MAX_STATES)
+        self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
+        self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = ReadTimes()
         self._coming = threading.local()
         # How many byte ranges the storage was told of, of rows that are read next.
@@ -63,6 +63,11 @@ class RowSource:
     @property
     def num_rows(self) -> int:
         return self.plan.num_rows
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any file is in a store."""
+        return len(self.plan.files.etags) > 0
 
     @property
     def keeps_all(self) -> bool:
@@ -135,7 +140,7 @@ class RowSource:
     def _later(self) -> tuple[bytes, Later]:
         """Return the reads of the rows that come next, and a key for them; without reads if there are none."""
         indices = self._coming.__dict__.pop("rows", None)
-        if indices is None or not self._times.is_cold:
+        if indices is None or not self._times.is_cold or self.is_remote:
             return b"", Later()
         indices = indices[~self.is_held(indices)]
         small, large = self._row_caches()
@@ -186,6 +191,8 @@ class RowSource:
         files = self.plan.files
         touched = [(file, len(places)) for file, places in by_file(files, row_ids)]
         for file, _ in touched:
+            if files.is_remote(file):
+                continue  # each read says which state it wants; rows in memory are of that state
             state = self._states.get(file)
             if state is None:
                 state = files.path(file), files.identity(file)
@@ -240,7 +247,8 @@ class RowSource:
         # The reader looks at the state of each file before and after.
         key, later = self._later()
         given = self._given(row_ids)
-        run_reads(self._planned_reads(out, row_ids, places), self._times, given=given, later=later)
+        remote = [self.plan.files.is_remote(file) for file, _ in by_file(self.plan.files, row_ids)]
+        run_reads(self._planned_reads(out, row_ids, places), self._times, remote=remote, given=given, later=later)
         if later.given:
             self._hinted.put(key, later.given)
 

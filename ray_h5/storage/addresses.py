@@ -1,0 +1,108 @@
+"""URLs of remote files: their parts, without anything secret."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from ray_h5.errors import OptionError
+from ray_h5.messages import near_names
+
+SCHEMES = {
+    "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "az", "abfss": "az",
+    "https": "https", "http": "https",
+}  # fmt: skip
+"""The kind of store for each scheme of a URL."""
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_ANONYMOUS = "anonymous@"
+_MAGIC = re.compile(r"[*?[]")
+
+
+def scheme_of(path: str) -> str:
+    """Return the scheme of a URL, in lower case; "" if `path` is none."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else ""
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path names a file in a store, not one of the local file system."""
+    return "://" in path and scheme_of(path) not in {"", "file", "local"}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a remote file is.
+
+    Attributes
+    ----------
+    kind : {"s3", "gs", "az", "https"}
+        The kind of store.
+    root : str
+        The bucket; of ``https://``, scheme and host.
+    key : str
+        The name in it.
+    anonymous : bool
+        Whether the URL asks for requests without credentials, by ``anonymous@``.
+    """
+
+    kind: str
+    root: str
+    key: str
+    anonymous: bool = False
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Return the parts of a URL.
+
+        Raises
+        ------
+        OptionError
+            If it is no URL of a store.
+        """
+        scheme = scheme_of(url)
+        if scheme not in SCHEMES:
+            raise OptionError(
+                f"{shown(url)}: expected a path, or a URL of {', '.join(f'{each}://' for each in SCHEMES)}, found "
+                f"{scheme}://.{near_names(scheme, SCHEMES)} Or pass filesystem= a file system of fsspec or pyarrow."
+            )
+        rest = url[len(scheme) + 3 :]
+        kind = SCHEMES[scheme]
+        if kind == "https":
+            host, _, key = rest.partition("/")
+            return cls(kind, f"{scheme}://{host}", unquote(key))
+        anonymous = rest.startswith(_ANONYMOUS)
+        root, _, key = rest.removeprefix(_ANONYMOUS).partition("/")
+        if not root or ("@" in root and kind != "az"):
+            raise OptionError(f"{shown(url)}: expected a bucket after {scheme}://, such as {scheme}://bucket/run.h5")
+        return cls(kind, root, key, anonymous)
+
+    def url(self, key: str) -> str:
+        """Return the URL of another key of the same store."""
+        if self.kind == "https":
+            return f"{self.root}/{quote(key)}"
+        return f"{self.kind}://{_ANONYMOUS if self.anonymous else ''}{self.root}/{key}"
+
+
+def without_secrets(url: str) -> tuple[str, str]:
+    """Return a URL without what may be secret, and the part before and after it that requests need.
+
+    A URL of ``https://`` may have a user with a password, or a query with a signature (a presigned URL).
+    """
+    if SCHEMES.get(scheme_of(url)) != "https":
+        return url, ""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    plain = urlunsplit((parts.scheme.lower(), host, parts.path, "", ""))
+    return plain, url if (parts.query or host != parts.netloc) else ""
+
+
+def shown(url: str) -> str:
+    """Return a URL for messages."""
+    return without_secrets(url)[0]
+
+
+def has_magic(text: str) -> bool:
+    """Return whether a key is a glob."""
+    return bool(_MAGIC.search(text))

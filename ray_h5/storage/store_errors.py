@@ -1,0 +1,121 @@
+"""Errors of object stores -> `RayH5Error`. None has a cause: its text could hold something secret."""
+
+from __future__ import annotations
+
+import re
+
+from ray_h5.errors import (
+    NotFoundError,
+    NotReadableError,
+    OptionError,
+    RayH5Error,
+    ReadFailedError,
+    StaleIndexError,
+    TransientIOError,
+)
+
+_STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
+_RETRIES = re.compile(r"after (\d+) retries")
+_MOST_CHARACTERS = 300
+
+CHANGED = "Make the dataset again; if something still writes to the file, wait for it."
+
+
+def changed(url: str) -> StaleIndexError:
+    """Return the error for a file that is not the one that was planned."""
+    return StaleIndexError(f"{url}: the file changed between planning and reading: its ETag is another one. {CHANGED}")
+
+
+def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Error:
+    """Return the error for what a store, or the way to it, did.
+
+    Parameters
+    ----------
+    exc : BaseException
+        What obstore raised.
+    url : str
+        The file, without anything secret.
+    doing : str
+        What failed, such as ``"reading it"``.
+    text : str
+        Its text, without anything secret.
+    """
+    kind, status = type(exc).__name__, _status(text)
+    lowered = text.lower()
+    if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
+        return changed(url)
+    if isinstance(exc, FileNotFoundError) or status in {404, 410}:
+        return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
+    if kind in {"PermissionDeniedError", "UnauthenticatedError"} or status in {401, 403}:
+        return NotReadableError(
+            f"{url}: the store refuses {doing} (status {status or (401 if kind == 'UnauthenticatedError' else 403)}). "
+            "Check the name of the bucket and the region, and that the credentials may read and list it; other nodes "
+            "may have other credentials in their environment. Write storage_options={'skip_signature': True} for "
+            "public data. A presigned URL may have expired."
+        )
+    return _of_status(url, doing, status, lowered) or _of_connection(url, doing, lowered, kind, text)
+
+
+def _of_status(url: str, doing: str, status: int | None, text: str) -> RayH5Error | None:
+    tries = int(found[1]) + 1 if (found := _RETRIES.search(text)) else None
+    after = f" after {tries} tries" if tries else ""
+    if status in {429, 503} or "slowdown" in text or "slow down" in text:
+        return TransientIOError(
+            f"{url}: the store throttles this reader, or is not available (status {status or 503}): {doing} still "
+            f"failed{after}. Read with fewer workers, or raise max_retries and retry_timeout in storage_options."
+        )
+    if status is not None and status >= 500:
+        return TransientIOError(f"{url}: the store failed (status {status}): {doing} still failed{after}")
+    if "non-partial response" in text or "range request not supported" in text:
+        return ReadFailedError(
+            f"{url}: the server ignores ranges and sends the whole file. Copy the files to a store or server that "
+            "answers range requests."
+        )
+    if "requested" in text and "got" in text:
+        return ReadFailedError(f"{url}: the server sent another range than was asked for. Read from another server.")
+    if "content-length" in text:
+        return ReadFailedError(
+            f"{url}: the server does not say how long the file is. Copy the files to a store or server that does."
+        )
+    if status is not None:
+        return ReadFailedError(f"{url}: {doing} failed (status {status}): {_short(text)}")
+    return None
+
+
+def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> RayH5Error:
+    if "169.254.169.254" in text or "latest/api/token" in text or ("metadata" in text and "token" in text):
+        return NotReadableError(
+            f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
+            "write storage_options={'skip_signature': True} for public data."
+        )
+    if "certificate" in text or "tls" in text or "badscheme" in text.replace(" ", "") or "ssl" in text:
+        if "badscheme" in text.replace(" ", ""):
+            return OptionError(
+                f"{url}: an endpoint of http:// is refused. Write storage_options={{'allow_http': True, ...}} if what "
+                "is sent to it may be read on the way."
+            )
+        return ReadFailedError(
+            f"{url}: no secure connection (TLS): {_short(whole)}. Check the host name, the clock of this machine, and "
+            "root_certificate in storage_options."
+        )
+    if "dns" in text or "connect" in text or "refused" in text or "error sending request" in text:
+        return TransientIOError(
+            f"{url}: the store cannot be reached: {doing} failed: {_short(whole)}. Check endpoint and region in "
+            "storage_options, and the network of this node."
+        )
+    if "body" in text or "timed out" in text or "timeout" in text:
+        return TransientIOError(f"{url}: {doing} broke off, also when it was repeated: {_short(whole)}")
+    if isinstance(kind, str) and kind in {"UnknownConfigurationKeyError", "ValueError"}:
+        return OptionError(f"{url}: {_short(whole)}")
+    return ReadFailedError(f"{url}: {doing} failed: {_short(whole)}")
+
+
+def _status(text: str) -> int | None:
+    found = _STATUS.search(text)
+    return int(next(each for each in found.groups() if each)) if found else None
+
+
+def _short(text: str) -> str:
+    """Return the part of a text of obstore that says what happened: not its debug form, nor an answer of the server."""
+    text = " ".join(re.split(r"Debug source|<\?xml|<Error>|<html", text, flags=re.IGNORECASE)[0].split())
+    return text[:_MOST_CHARACTERS].rstrip(" :,.")

@@ -1,0 +1,214 @@
+"""`storage_options` as a user writes them -> options of obstore's stores; their values stay out of messages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ray_h5.errors import OptionError, UnknownOptionError
+from ray_h5.messages import few, near_names
+from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
+
+_CLIENT = frozenset({
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers",
+    "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes",
+    "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent",
+})  # fmt: skip
+_RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff"})
+_OWN = frozenset({"allow_unversioned"})
+_STORE = {
+    "s3": frozenset({
+        "access_key_id", "bucket", "checksum_algorithm", "container_authorization_token_file",
+        "container_credentials_full_uri", "container_credentials_relative_uri", "credential_provider",
+        "default_region", "endpoint", "endpoint_url", "imdsv1_fallback", "metadata_endpoint", "region",
+        "request_payer", "role_arn", "role_session_name", "s3_express", "secret_access_key", "session_token",
+        "skip_signature", "sts_endpoint", "token", "unsigned_payload", "virtual_hosted_style_request",
+        "web_identity_token_file",
+    }),
+    "gs": frozenset({
+        "application_credentials", "base_url", "bearer_token", "bucket", "credential_provider", "service_account",
+        "service_account_key", "skip_signature",
+    }),
+    "az": frozenset({
+        "access_key", "account_key", "account_name", "authority_host", "authority_id", "bearer_token", "client_id",
+        "client_secret", "container_name", "credential_provider", "endpoint", "federated_token_file",
+        "msi_endpoint", "msi_resource_id", "object_id", "sas_key", "sas_token", "skip_signature", "tenant_id",
+        "token", "use_azure_cli", "use_emulator", "use_fabric_endpoint",
+    }),
+    "https": frozenset(),
+}  # fmt: skip
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_", "azure_storage_"), "https": ()}
+"""Names with these prefixes are the same options."""
+
+_ELSEWHERE = {
+    "anon": "skip_signature=True", "key": "access_key_id", "secret": "secret_access_key",
+    "access_key": "access_key_id", "secret_key": "secret_access_key", "endpoint_override": "endpoint",
+    "use_ssl": "allow_http=True, and an endpoint of http://", "client_kwargs": "endpoint, region",
+    "config_kwargs": "timeout, read_timeout", "profile": "access_key_id and secret_access_key",
+    "anonymous": "skip_signature=True", "verify": "allow_invalid_certificates", "retries": "max_retries",
+    "connection_string": "account_name and account_key",
+}  # fmt: skip
+"""Names of s3fs, boto3, pyarrow and others, and ours for the same."""
+
+_TIMES = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"})
+_SPANS = frozenset({"retry_timeout", "init_backoff", "max_backoff"})
+_DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}
+"""obstore has no limit for a body that stalls. A request that is ended is resumed at the byte where it was."""
+
+_PUBLIC = frozenset({
+    "allow_http", "allow_invalid_certificates", "allow_unversioned", "connect_timeout", "default_region", "max_retries",
+    "pool_idle_timeout", "pool_max_idle_per_host", "randomize_addresses", "read_timeout", "region", "request_payer",
+    "retry_timeout", "init_backoff", "max_backoff", "skip_signature", "timeout", "use_azure_cli", "use_emulator",
+    "virtual_hosted_style_request", "s3_express", "unsigned_payload", "imdsv1_fallback",
+})  # fmt: skip
+"""Options whose values are no secret. The values of all others are in no message."""
+
+_FROM_ENVIRONMENT = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE")
+_HIDDEN = "***"
+_TIME = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|seconds?|minutes?|milliseconds?)( .*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How stores are reached, checked. It is sent to tasks with all secrets in it; `repr` has none of their values.
+
+    Attributes
+    ----------
+    given : tuple of (str, value)
+        The options, by their names without prefix.
+    full_urls : tuple of (str, str)
+        URLs that hold something secret: without it, and as they are requested.
+    """
+
+    given: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    full_urls: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, options: object, urls: Iterable[str] = ()) -> StoreOptions:
+        """Return the options of a user for files at some URLs.
+
+        Raises
+        ------
+        OptionError
+            If an option is unknown, or of the wrong type.
+        """
+        urls = list(urls)
+        kinds = sorted({SCHEMES[scheme] for url in urls if (scheme := scheme_of(url)) in SCHEMES})
+        if options is not None and not isinstance(options, Mapping):
+            raise OptionError(
+                f"storage_options: expected a dict, such as {{'region': 'eu-west-1'}}, found {type(options).__name__}"
+            )
+        found = {}
+        for name, value in (options or {}).items():
+            plain = _plain_name(name, kinds or list(_STORE))
+            found[plain] = _checked(plain, value)
+        if "s3" in kinds:
+            found = {**_environment(found), **found}
+        secret = tuple((plain, full) for plain, full in map(without_secrets, urls) if full)
+        return cls(tuple(sorted(found.items(), key=lambda item: item[0])), secret)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return dict(self.given)
+
+    @property
+    def allow_unversioned(self) -> bool:
+        """Whether files without an ETag are read: a change of such a file may not be noticed."""
+        return bool(self.values.get("allow_unversioned", False))
+
+    @property
+    def place(self) -> str:
+        """What says which store a bucket is in, if not the usual one."""
+        return self.hidden(str(self.values.get("endpoint", self.values.get("endpoint_url", ""))))
+
+    def full_url(self, url: str) -> str:
+        """Return the URL that is requested."""
+        return dict(self.full_urls).get(url, url)
+
+    def for_store(self, kind: str) -> dict[str, Any]:
+        """Return the arguments of a store of obstore."""
+        values = self.values
+        client: dict[str, Any] = {**_DEFAULTS, **{name: values[name] for name in _CLIENT & values.keys()}}
+        if isinstance(client.get("default_headers"), tuple):
+            client["default_headers"] = dict(client["default_headers"])
+        store = {name: values[name] for name in _STORE[kind] & values.keys()}
+        backoff = {
+            "init_backoff": values.get("init_backoff", timedelta(seconds=0.2)),
+            "max_backoff": values.get("max_backoff", timedelta(seconds=5)),
+            "base": 2,
+        }
+        retry = {
+            "max_retries": values.get("max_retries", 4),
+            "backoff": backoff,
+            "retry_timeout": values.get("retry_timeout", timedelta(seconds=120)),
+        }
+        return {**store, "client_options": client, "retry_config": retry}
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the values of secrets."""
+        for name, value in self.given:
+            parts = [each for _, each in value] if isinstance(value, tuple) else [value]
+            for each in parts:
+                if name not in _PUBLIC and isinstance(each, (str, bytes)) and len(each) > 3:
+                    text = (
+                        text.replace(each if isinstance(each, str) else os.fsdecode(each), _HIDDEN)
+                        if name not in {"endpoint", "endpoint_url"}
+                        else text
+                    )
+        text = re.sub(r"(?<=://)[^/\s@]*@(?!anonymous)", "", text)
+        return re.sub(r"(?<=[^\s\"'])\?[^\s\"')]*=[^\s\"')]*", "", text)
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value!r}" if name in _PUBLIC else f"{name}={_HIDDEN}" for name, value in self.given]
+        return f"StoreOptions({', '.join(shown)})"
+
+
+def _plain_name(name: object, kinds: list[str]) -> str:
+    if not isinstance(name, str):
+        raise OptionError(f"storage_options: expected names of options, found {name!r}")
+    plain = name.lower()
+    known = frozenset().union(_CLIENT, _RETRY, _OWN, *(_STORE[kind] for kind in kinds))
+    for prefix in ("", *(each for kind in kinds for each in _PREFIXES[kind])):
+        if plain.startswith(prefix) and plain[len(prefix) :] in known:
+            return plain[len(prefix) :]
+    hint = f" For it, write {_ELSEWHERE[plain]}." if plain in _ELSEWHERE else near_names(plain, known)
+    others = [kind for kind in _STORE if kind not in kinds and plain in _STORE[kind]]
+    of = f", which are in {few([f'{kind}://' for kind in kinds])}" if others else ""
+    raise UnknownOptionError(f"storage_options: unknown option {name!r} for these files{of}.{hint}")
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return the value of an option as obstore takes it. A message does not show it."""
+    if name in _TIMES and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return f"{round(value * 1000)}ms"
+    if name in _SPANS and isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        return timedelta(seconds=value)
+    if isinstance(value, timedelta) and name in _TIMES | _SPANS:
+        return f"{round(value.total_seconds() * 1000)}ms" if name in _TIMES else value
+    if name in _TIMES and isinstance(value, str) and _TIME.fullmatch(value):
+        return value
+    if name in _TIMES | _SPANS:
+        raise OptionError(f"storage_options: {name}={value!r}: expected seconds, such as 30, or '30s'")
+    if name == "max_retries" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
+    if isinstance(value, Mapping):
+        return tuple(sorted(value.items()))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if name != "credential_provider" and not isinstance(value, (str, bytes, bool, int, float)):
+        raise OptionError(f"storage_options: {name}: expected a text, a number or a bool, found {type(value).__name__}")
+    return value
+
+
+def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the environment of this process says about S3, except secrets: other nodes may lack it."""
+    found = {}
+    for variable in _FROM_ENVIRONMENT:
+        name = variable.removeprefix("AWS_").lower()
+        if os.environ.get(variable) and not {name, name.removesuffix("_url"), name.removeprefix("default_")} & {*given}:
+            found["endpoint" if name == "endpoint_url" else name] = os.environ[variable]
+    return found

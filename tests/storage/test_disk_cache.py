@@ -1,0 +1,369 @@
+"""Bytes of remote files on a local disk: each is right or fetched again, whatever happens to the disk."""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ray_h5.errors import OptionError
+from ray_h5.storage.disk_cache import CachedGetter, CacheOptions, DiskCache
+from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES
+from ray_h5.storage.disk_cache.cache import cache_for
+
+FOLDER = "ray_h5-cache-1"
+BIG = 1 << 30
+
+
+class Remote:
+    """A file that counts what is fetched of it."""
+
+    def __init__(self, size, seed=0):
+        self.bytes = np.random.default_rng(seed).bytes(size)
+        self.place, self.state = f"s3://bkt/{seed}.h5", "etag"
+        self.fetched = []
+
+    def get(self, offset, nbytes):
+        self.fetched.append((offset, nbytes))
+        return memoryview(self.bytes)[offset : offset + nbytes]
+
+    def cached(self, cache):
+        return CachedGetter(self, cache, cache.file(self.place, self.state, len(self.bytes)))
+
+
+def cache_at(folder, max_bytes=BIG, dataset="a/*.h5"):
+    return DiskCache(CacheOptions(str(folder), max_bytes, dataset))
+
+
+def read_all(remote, getter, rows, row_bytes):
+    for row in rows:
+        at = int(row) * row_bytes
+        assert getter.get(at, row_bytes) == remote.bytes[at : at + row_bytes]
+
+
+def taken(folder):
+    return sum(each.stat().st_blocks * 512 for each in (folder / FOLDER).iterdir())
+
+
+def block_file(folder):
+    (path,) = [each for each in (folder / FOLDER).iterdir() if each.name != "lock"]
+    return path
+
+
+def test_each_byte_is_fetched_once(tmp_path):
+    remote, draw = Remote(1_000_003), random.Random(0)
+    getter = remote.cached(cache_at(tmp_path))
+    for _ in range(300):
+        offset = draw.randrange(len(remote.bytes))
+        nbytes = min(draw.choice([1, 100, 20_000, 200_000]), len(remote.bytes) - offset)
+        assert getter.get(offset, nbytes) == remote.bytes[offset : offset + nbytes]
+    assert getter.get(0, len(remote.bytes)) == remote.bytes
+    remote.fetched.clear()
+    assert getter.get(0, len(remote.bytes)) == remote.bytes
+    assert remote.cached(cache_at(tmp_path)).get(7, 999_000) == remote.bytes[7:999_007]  # as another process has it
+    assert remote.fetched == []
+    assert taken(tmp_path) < 1_100_000
+
+
+def test_one_request_for_what_is_missing(tmp_path):
+    remote = Remote(10 * BLOCK_BYTES + 5)
+    getter = remote.cached(cache_at(tmp_path))
+    getter.get(2 * BLOCK_BYTES + 1, 10)
+    getter.get(0, len(remote.bytes))
+    getter.get(len(remote.bytes) - 1, 1)
+    assert remote.fetched == [(2 * BLOCK_BYTES, BLOCK_BYTES), (0, len(remote.bytes))]
+
+
+def test_a_range_beyond_the_end_is_asked_of_the_store(tmp_path):
+    remote = Remote(100)
+    getter = remote.cached(cache_at(tmp_path))
+    assert getter.get(0, 100) == remote.bytes
+    assert len(getter.get(90, 20)) == 10  # the store names the error
+    assert remote.fetched == [(0, 100), (90, 20)]
+
+
+def test_another_state_of_a_file_is_another_file(tmp_path):
+    cache, old, new = cache_at(tmp_path), Remote(50_000, 1), Remote(50_000, 2)
+    new.place, new.state = old.place, "another"
+    assert old.cached(cache).get(0, 50_000) == old.bytes
+    assert new.cached(cache).get(0, 50_000) == new.bytes
+
+
+@pytest.mark.parametrize("damage", ["flip", "zeros", "cut", "empty", "records", "removed", "head"])
+def test_damage_is_fetched_again(tmp_path, damage):
+    remote = Remote(200_000)
+    remote.cached(cache_at(tmp_path)).get(0, 200_000)
+    path = block_file(tmp_path)
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        if damage == "flip":
+            file.seek(size - 60_000)
+            byte = file.read(1)
+            file.seek(size - 60_000)
+            file.write(bytes([byte[0] ^ 1]))
+        elif damage == "zeros":
+            file.seek(size - 60_000)
+            file.write(bytes(20_000))
+        elif damage == "records":
+            file.seek(4096)
+            file.write(os.urandom(64))
+        elif damage == "head":
+            file.write(b"other")
+        else:
+            file.truncate({"cut": size - 1, "empty": 0}.get(damage, size))
+    if damage == "removed":
+        path.unlink()
+    remote.fetched.clear()
+    getter = remote.cached(cache_at(tmp_path))
+    assert getter.get(0, 200_000) == remote.bytes
+    assert len(remote.fetched) == 1
+    assert getter.get(0, 200_000) == remote.bytes
+    assert len(remote.fetched) == 1
+
+
+def test_a_file_that_is_removed_while_it_is_used(tmp_path):
+    remote = Remote(100_000)
+    getter = remote.cached(cache_at(tmp_path))
+    assert getter.get(0, 50_000) == remote.bytes[:50_000]
+    block_file(tmp_path).unlink()
+    assert getter.get(0, 100_000) == remote.bytes
+    time.sleep(1.1)  # after a second at most, it is noticed
+    assert getter.get(0, 100_000) == remote.bytes
+    assert remote.cached(cache_at(tmp_path)).get(0, 100_000) == remote.bytes
+    assert taken(tmp_path) > 100_000
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_a_cache_that_is_too_small_keeps_its_share(tmp_path, share):
+    remote, row_bytes, rows = Remote(8 << 20), 64 << 10, 128
+    cache = cache_at(tmp_path, int(len(remote.bytes) * share))
+    for epoch in range(4):
+        remote.fetched.clear()
+        # A run may end and another one begin meanwhile.
+        getter = remote.cached(cache if epoch % 2 else cache_at(tmp_path, int(len(remote.bytes) * share)))
+        read_all(remote, getter, np.random.default_rng(epoch).permutation(rows), row_bytes)
+        assert taken(tmp_path) <= len(remote.bytes) * share + 8192
+        if epoch:
+            assert len(remote.fetched) <= rows * (1 - share) + 3
+
+
+def test_no_order_of_removal_keeps_more():
+    """Furthest ahead first, which is the best there can be: it fetches what does not fit, once an epoch."""
+    rows, room, kept, missing = 128, 64, set(), []
+    positions = [np.argsort(np.random.default_rng(epoch).permutation(rows)) for epoch in range(6)]
+    for epoch in range(5):
+        missing.append(0)
+        for at, row in enumerate(np.argsort(positions[epoch]).tolist()):
+            if row not in kept:
+                missing[-1] += 1
+                here, later = positions[epoch], positions[epoch + 1] + rows
+                due = np.where(here > at, here, later)
+                kept = set(sorted({*kept, row}, key=due.__getitem__)[:room])
+    assert missing == [rows] + [rows - room] * 4
+
+
+def test_a_file_that_is_written_again_takes_the_room_of_its_old_state(tmp_path):
+    old, new = Remote(1 << 20, 1), Remote(1 << 20, 2)
+    new.place, new.state = old.place, "another"
+    cache = cache_at(tmp_path, (1 << 20) + 50_000)
+    old.cached(cache).get(0, 1 << 20)
+    for _ in range(2):
+        assert new.cached(cache).get(0, 1 << 20) == new.bytes
+    assert len(new.fetched) == 1
+
+
+def test_files_that_were_not_used_for_long_make_room(tmp_path):
+    gone, new = Remote(1 << 20, 1), Remote(1 << 20, 2)
+    cache = cache_at(tmp_path, (1 << 20) + 50_000)
+    gone.cached(cache).get(0, 1 << 20)
+    new.cached(cache).get(0, 1 << 20)
+    new.cached(cache).get(0, 1 << 20)
+    assert len(new.fetched) == 2  # it may be needed later in this epoch
+    os.utime(max((tmp_path / FOLDER).iterdir(), key=lambda path: path.stat().st_blocks), (1e9, 1e9))
+    new.cached(cache_at(tmp_path, (1 << 20) + 50_000)).get(0, 1 << 20)
+    new.cached(cache).get(0, 1 << 20)
+    assert len(new.fetched) == 3
+
+
+def test_another_dataset_takes_the_room_of_one_that_nobody_reads(tmp_path):
+    first, second = Remote(2 << 20, 1), Remote(2 << 20, 2)
+    limit = (2 << 20) + 100_000
+    first.cached(cache_at(tmp_path, limit)).get(0, 2 << 20)
+    time.sleep(0.05)
+    other = cache_at(tmp_path, limit, "b/*.h5")
+    for _ in range(2):
+        assert second.cached(other).get(0, 2 << 20) == second.bytes
+    assert len(second.fetched) == 1
+    assert taken(tmp_path) <= limit
+
+
+def test_a_dataset_that_is_read_is_not_removed(tmp_path):
+    first, second = Remote(2 << 20, 1), Remote(2 << 20, 2)
+    limit = (2 << 20) + 100_000
+    other = cache_at(tmp_path, limit, "b/*.h5")  # it began before
+    time.sleep(0.05)
+    getter = first.cached(cache_at(tmp_path, limit))
+    getter.get(0, 2 << 20)
+    second.cached(other).get(0, 2 << 20)
+    assert getter.get(0, 2 << 20) == first.bytes
+    assert len(first.fetched) == 1
+
+
+PROCESS = """
+    import sys, numpy as np
+    from tests.storage.test_disk_cache import Remote, cache_at
+    folder, limit, seed, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    remote = Remote(8 << 20)
+    getter = remote.cached(cache_at(folder, limit))
+    print("ready", flush=True)
+    random = np.random.default_rng(seed)
+    for _ in range(turns):
+        at = int(random.integers(0, 8 << 20))
+        nbytes = int(min(random.integers(1, 300_000), (8 << 20) - at))
+        assert getter.get(at, nbytes) == remote.bytes[at : at + nbytes]
+    print(sum(nbytes for _, nbytes in remote.fetched))
+"""
+
+
+def process(folder, limit, seed, turns):
+    command = [sys.executable, "-c", textwrap.dedent(PROCESS), str(folder), str(limit), str(seed), str(turns)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("limit", [BIG, 4 << 20])
+def test_processes_share_it(tmp_path, limit):
+    running = [process(tmp_path, limit, seed, 300) for seed in range(3)]
+    printed = [each.communicate(timeout=60)[0].split() for each in running]
+    assert [each.returncode for each in running] == [0, 0, 0]
+    assert taken(tmp_path) <= limit + 8192
+    if limit == BIG:  # each alone would fetch nearly all of the file
+        assert sum(int(words[1]) for words in printed) < 2.5 * (8 << 20)
+        remote = Remote(8 << 20)
+        remote.cached(cache_at(tmp_path)).get(0, 8 << 20)
+        assert sum(nbytes for _, nbytes in remote.fetched) < 1 << 20
+
+
+def test_processes_that_are_killed_leave_right_bytes(tmp_path):
+    for seed in range(4):
+        running = process(tmp_path, 6 << 20, seed, 10**9)
+        assert running.stdout.readline() == "ready\n"
+        time.sleep(0.02 + 0.03 * seed)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+        remote = Remote(8 << 20)
+        getter = remote.cached(cache_at(tmp_path, 6 << 20))
+        assert getter.get(0, 8 << 20) == remote.bytes
+        read_all(remote, getter, range(128), 64 << 10)
+    assert taken(tmp_path) <= (6 << 20) + 8192
+
+
+def test_a_process_that_is_stopped_while_it_holds_the_lock(tmp_path, monkeypatch, caplog):
+    import fcntl
+
+    from ray_h5.storage.disk_cache import cache
+
+    monkeypatch.setattr(cache, "_LOCK_S", 0.2)
+    remote = Remote(100_000)
+    getter = remote.cached(cache_at(tmp_path))
+    with open(tmp_path / FOLDER / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert getter.get(0, 100_000) == remote.bytes
+    assert "another process holds its lock. Rows come from the store instead" in caplog.text
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("this user may not mount file systems")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_disk_that_is_full(small_disk, caplog):
+    remote = Remote(3 << 20)
+    getter = remote.cached(cache_at(small_disk))
+    for _ in range(2):
+        read_all(remote, getter, range(48), 64 << 10)
+    assert caplog.text.count("writing failed: No space left on device. Rows come from the store instead") == 1
+    # What did fit is used.
+    assert len(remote.fetched) < 96
+
+
+def test_files_that_may_not_grow(tmp_path):
+    code = f"""
+        import resource, sys
+        from tests.storage.test_disk_cache import Remote, cache_at
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        remote = Remote(1 << 20)
+        getter = remote.cached(cache_at({str(tmp_path)!r}))
+        for _ in range(2):
+            assert getter.get(0, 1 << 20) == remote.bytes
+        assert len(remote.fetched) == 2
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 100_000
+    assert "writing failed: File too large" in done.stderr
+
+
+def test_threads(tmp_path):
+    remote, errors = Remote(4 << 20), []
+    cache = cache_at(tmp_path, 2 << 20)
+
+    def read(seed):
+        draw, getter = random.Random(seed), remote.cached(cache)
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                at = draw.randrange(4 << 20)
+                nbytes = min(draw.randrange(1, 100_000), (4 << 20) - at)
+                if getter.get(at, nbytes) != remote.bytes[at : at + nbytes]:
+                    errors.append((seed, at))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    assert errors == []
+    assert taken(tmp_path) <= (2 << 20) + 8192
+
+
+def test_folders_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match="the folder cannot be made: File exists"):
+        cache_at(tmp_path / "file")
+    (tmp_path / FOLDER).mkdir(mode=0o777)
+    (tmp_path / FOLDER).chmod(0o777)
+    with pytest.raises(OptionError, match="other users may write"):
+        cache_at(tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / FOLDER).symlink_to(tmp_path)
+    with pytest.raises(OptionError, match="other users may write"):
+        cache_at(tmp_path / "b")
+
+
+def test_files_of_the_user_stay(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    remote = Remote(1 << 20)
+    remote.cached(cache_at(tmp_path, 100_000)).get(0, 1 << 20)
+    remote.cached(cache_at(tmp_path, 100_000, "b")).get(0, 1 << 20)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
+
+
+def test_one_cache_a_process(tmp_path):
+    options = CacheOptions(str(tmp_path), 100)
+    assert cache_for(options) is cache_for(CacheOptions(str(tmp_path), 100))

@@ -1,0 +1,297 @@
+"""Files in stores: addresses, options, identities, ranges, errors; nothing secret in any message."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from ray_h5.bench.server import FaultServer
+from ray_h5.errors import (
+    NotFoundError,
+    NotHDF5Error,
+    NotReadableError,
+    OptionError,
+    RayH5Error,
+    ReadFailedError,
+    StaleIndexError,
+    TransientIOError,
+    UnknownOptionError,
+)
+from ray_h5.storage.addresses import Address, is_url, without_secrets
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.store_options import StoreOptions
+
+pytest.importorskip("obstore")
+
+BODY = os.urandom(3_000_000)
+FAST = {"max_retries": 2, "init_backoff": 0.001, "max_backoff": 0.002, "timeout": "5s", "read_timeout": "500ms"}
+CANARY = "CANARY0123456789"
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "bkt/in").mkdir(parents=True)
+    (tmp_path / "bkt" / "a.h5").write_bytes(BODY)
+    (tmp_path / "bkt" / "in" / "b.h5").write_bytes(BODY[:100])
+    (tmp_path / "bkt" / "empty.h5").write_bytes(b"")
+    with FaultServer(tmp_path) as server:
+        yield server
+
+
+def options(server, **more):
+    return {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True, **FAST, **more}
+
+
+def storage(server, *urls, **more):
+    return ObjectStorage(StoreOptions.of(options(server, **more), urls or ["s3://bkt/a.h5"]))
+
+
+def opened(server, url="s3://bkt/a.h5", **more):
+    store = storage(server, url, **more)
+    return store.open(url, store.check(url))
+
+
+def read(source, offset=0, count=1000):
+    source.read_into(offset, memoryview(found := bytearray(count)))
+    return bytes(found)
+
+
+def test_addresses():
+    assert Address.of("s3://b/k/a?b#c.h5") == Address("s3", "b", "k/a?b#c.h5")
+    assert Address.of("S3A://b/k") == Address("s3", "b", "k")
+    assert Address.of("s3://anonymous@b/k") == Address("s3", "b", "k", anonymous=True)
+    assert Address.of("https://h:1/a%20b/c.h5") == Address("https", "https://h:1", "a b/c.h5")
+    assert [is_url(each) for each in ("gs://b/k", "file:///k", "/a/b", "local:///k")] == [True, False, False, False]
+    with pytest.raises(OptionError, match="hdfs://"):
+        Address.of("hdfs://b/k")
+    with pytest.raises(OptionError, match="expected a bucket"):
+        Address.of("s3:///k")
+    assert without_secrets("https://u:p@h/x.h5?sig=1")[0] == "https://h/x.h5"
+    assert without_secrets("s3://b/x?y=1") == ("s3://b/x?y=1", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"regoin": "x"}, "Did you mean 'region'"),
+        ({"anon": True}, "skip_signature=True"),
+        ({"key": CANARY}, "access_key_id"),
+        ({"account_name": "x"}, "unknown option 'account_name' for these files, which are in s3://"),
+        ({"timeout": "soon"}, "expected seconds"),
+        ({"max_retries": -1}, "integer of 0 or more"),
+        ({3: 4}, "names of options"),
+        ("region=x", "expected a dict"),
+    ],
+)
+def test_options_that_are_refused(given, says):
+    with pytest.raises(OptionError, match=says) as caught:
+        StoreOptions.of(given, ["s3://b/k"])
+    assert CANARY not in str(caught.value)
+
+
+def test_names_of_options_with_prefixes():
+    found = StoreOptions.of({"aws_access_key_id": "a", "AWS_REGION": "r", "timeout": 3}, ["s3://b/k"])
+    assert found.values["access_key_id"] == "a"
+    assert found.values["region"] == "r"
+    assert found.values["timeout"] == "3000ms"
+    with pytest.raises(UnknownOptionError):
+        StoreOptions.of({"aws_region": "r"}, ["https://h/k"])
+
+
+def test_the_environment_of_the_driver_goes_along(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    found = StoreOptions.of(None, ["s3://b/k"])
+    assert found.values == {"endpoint": "http://127.0.0.1:9"}
+    assert StoreOptions.of({"endpoint_url": "x"}, ["s3://b/k"]).values == {"endpoint_url": "x"}
+
+
+def keep(found, number, data):
+    found[number] = bytes(data)
+
+
+def test_bytes_and_identity(server):
+    for url in ("s3://bkt/a.h5", "s3://anonymous@bkt/a.h5", f"{server.url}/bkt/a.h5"):
+        store = ObjectStorage(StoreOptions.of(options(server) if url[0] == "s" else {"allow_http": True}, [url]))
+        source = store.open(url, store.check(url))
+        assert source.size == len(BODY)
+        assert read(source, 10) == BODY[10:1010]
+        found = {}
+        source.read_ranges([(0, 5), (100, 7), (2_999_990, 10)], partial(keep, found))
+        assert found == {0: BODY[:5], 1: BODY[100:107], 2: BODY[-10:]}
+        assert pickle.loads(pickle.dumps(store)) == store
+    assert all(each.if_match for each in server.requests() if each.range)
+
+
+def test_many_requests_at_once(server):
+    server.latency = 0.2
+    source = opened(server)
+    began = time.monotonic()
+    source.read_ranges([(i * 1000, 1000) for i in range(60)], lambda _i, _data: None)
+    assert time.monotonic() - began < 2
+    assert server.most_active > 30
+
+
+def test_what_is_not_there(server):
+    assert storage(server).identity("s3://bkt/none.h5") is None
+    with pytest.raises(NotFoundError, match="no such file"):
+        storage(server).check("s3://bkt/none.h5")
+    with pytest.raises(NotHDF5Error, match="0 bytes"):
+        storage(server).check("s3://bkt/empty.h5")
+    with pytest.raises(OptionError, match="between slashes"):
+        storage(server).identity("s3://bkt/a//b.h5")
+
+
+def test_a_changed_file(server, tmp_path):
+    source = opened(server)
+    (tmp_path / "bkt" / "a.h5").write_bytes(BODY[::-1])
+    with pytest.raises(StaleIndexError, match="changed between planning and reading"):
+        read(source)
+
+
+def test_a_file_that_changes_while_a_cut_body_is_resumed(server):
+    source = opened(server)
+    server.fail("cut", times=1)
+    server.fail("new_etag", times=5, after=1)
+    with pytest.raises(StaleIndexError):
+        read(source, 0, 2_000_000)
+
+
+def test_files_without_an_etag(server):
+    server.fail("no_etag")
+    with pytest.raises(OptionError, match="allow_unversioned"):
+        opened(server)
+    assert read(opened(server, allow_unversioned=True)) == BODY[:1000]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "says"),
+    [
+        ({"kind": "status", "status": 403}, NotReadableError, "credentials"),
+        ({"kind": "status", "status": 401}, NotReadableError, "credentials"),
+        ({"kind": "status", "status": 503}, TransientIOError, "after 3 tries"),
+        ({"kind": "status", "status": 429}, TransientIOError, "throttles"),
+        ({"kind": "status", "status": 500}, TransientIOError, "status 500"),
+        ({"kind": "ignore_range"}, ReadFailedError, "ignores ranges"),
+        ({"kind": "wrong_range"}, ReadFailedError, "another range"),
+        ({"kind": "reset"}, TransientIOError, "cannot be reached|broke off"),
+        ({"kind": "cut"}, TransientIOError, "broke off"),
+    ],
+)
+def test_errors_of_requests(server, fault, error, says):
+    source = opened(server)
+    kind = fault.pop("kind")
+    server.fail(kind, **fault)
+    with pytest.raises(error, match=says) as caught:
+        read(source)
+    assert "s3://bkt/a.h5" in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_an_endpoint_that_is_not_there(server):
+    gone = server.url.rsplit(":", 1)[0] + ":9"
+    with pytest.raises(TransientIOError, match=r"cannot be reached.*endpoint"):
+        storage(server, endpoint=gone).identity("s3://bkt/a.h5")
+    with pytest.raises(OptionError, match="allow_http"):
+        storage(server, allow_http=False).identity("s3://bkt/a.h5")
+
+
+def test_nothing_secret_is_said(server):
+    secret = {"access_key_id": CANARY, "secret_access_key": CANARY, "session_token": CANARY, "skip_signature": False}
+    store = storage(server, **secret)
+    texts = [repr(store), str(store), repr(store.options)]
+    server.fail("status", status=403)
+    plain = server.url.replace("http://", f"http://user:{CANARY}@") + f"/bkt/a.h5?token={CANARY}"
+    web = ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [plain]))
+    texts.append(repr(web))
+    for each, url in ((store, "s3://bkt/a.h5"), (web, without_secrets(plain)[0])):
+        for work in (each.identity, lambda u, e=each: e.list(u.rpartition("/")[0] + "/", below=True)):
+            try:
+                work(url)
+            except RayH5Error as exc:
+                texts += [str(exc), repr(exc.__context__), repr(exc.__cause__)]
+    assert len(texts) > 6
+    assert not [text for text in texts if CANARY in text]
+
+
+def test_a_url_with_a_query_and_a_user(server):
+    url = server.url + "/bkt/a.h5?X-Amz-Signature=abc"
+    store = ObjectStorage(StoreOptions.of({"allow_http": True}, [url]))
+    plain = without_secrets(url)[0]
+    assert read(store.open(plain, store.check(plain))) == BODY[:1000]
+
+
+def test_lists(server):
+    store = storage(server)
+    files, folders = store.list("s3://bkt/", below=False)
+    assert sorted(each.url for each in files) == ["s3://bkt/a.h5", "s3://bkt/empty.h5"]
+    assert folders == ["in"]
+    files, _ = store.list("s3://bkt/", below=True)
+    assert "s3://bkt/in/b.h5" in [each.url for each in files]
+    found = next(each for each in files if each.key == "a.h5")
+    assert found.identity == store.check("s3://bkt/a.h5")
+    assert isinstance(found.identity, ObjectIdentity)
+
+
+_FORK = """
+import os, sys
+from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.store_options import StoreOptions
+from ray_h5.errors import OptionError
+options = {"endpoint": sys.argv[1], "region": "x", "skip_signature": True, "allow_http": True}
+store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))
+store.identity("s3://bkt/a.h5")
+child = os.fork()
+if not child:
+    try:
+        store.identity("s3://bkt/a.h5")
+    except OptionError as exc:
+        os._exit(7 if "forkserver" in str(exc) else 1)
+    os._exit(2)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+_STALLED = """
+import sys
+from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.store_options import StoreOptions
+options = {"endpoint": sys.argv[1], "region": "x", "skip_signature": True, "allow_http": True}
+store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))
+source = store.open("s3://bkt/a.h5", store.check("s3://bkt/a.h5"))
+print("reading", flush=True)
+source.read_into(0, memoryview(bytearray(1000)))
+"""
+
+
+def test_a_forked_process_is_told(server):
+    done = subprocess.run([sys.executable, "-c", _FORK, server.url], timeout=30, check=False)
+    assert done.returncode == 7
+
+
+def test_ctrl_c_ends_a_stalled_request(server):
+    server.fail("stall", method="GET")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STALLED, server.url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout.readline() == b"reading\n"
+    time.sleep(0.3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait(10)
+    assert time.monotonic() - began < 1.5
+    process.stdout.close()
+
+
+def test_threads_are_few_and_daemons(server):
+    opened(server).read_ranges([(i * 100, 100) for i in range(200)], lambda _i, _data: None)
+    mine = [each for each in threading.enumerate() if each.name == "ray_h5_fetch"]
+    assert 0 < len(mine) <= 64
+    assert all(each.daemon for each in mine)
