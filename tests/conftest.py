@@ -30,7 +30,17 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.slow)
     # The documents come with the other tests that need Ray. It leaves threads and memory in the process. Tests of hdf5
     # and planning, which count threads, measure memory and fork, run before.
+    _leave_out_of_stores(items)
     items.sort(key=lambda item: {"docs": "ray_data"}.get(_folder_of(item), _folder_of(item)))
+
+
+def _leave_out_of_stores(items):
+    from tests.remote.through_store import ON_DISK
+
+    for item in items:
+        plain = item.name.replace("store-", "").replace("-store", "")
+        if plain != item.name and plain in ON_DISK:
+            item.add_marker(pytest.mark.skip(reason=ON_DISK[plain]))
 
 
 def _folder_of(item):
@@ -101,3 +111,38 @@ def disk(monkeypatch):
     monkeypatch.setattr(LocalFile, "read_into", reading)
     monkeypatch.setattr(LocalFile, "will_need", hinted)
     return disk
+
+
+@pytest.fixture(scope="session")
+def temporary_bucket(tmp_path_factory):
+    """The folder of temporary files as a bucket."""
+    pytest.importorskip("obstore")
+    from tests.remote.through_store import Bucket
+
+    bucket = Bucket(tmp_path_factory.mktemp("bucket"))
+    with bucket.server:
+        yield bucket
+
+
+@pytest.fixture(autouse=True)
+def files_in(request):
+    """Where a test finds its files: on the disk, or in an object store."""
+    where = getattr(request, "param", "disk")
+    if where == "store":
+        from tests.remote.through_store import replace_openers
+
+        bucket, monkeypatch = map(request.getfixturevalue, ("temporary_bucket", "monkeypatch"))
+        for name, value in bucket.environment().items():
+            monkeypatch.setenv(name, value)
+        replace_openers(bucket, monkeypatch)
+    return where
+
+
+def pytest_generate_tests(metafunc):
+    """Run some tests a second time, with their files in an object store."""
+    from tests.remote.through_store import MODULES, ON_DISK, QUICK
+
+    name = metafunc.module.__file__.removeprefix(f"{_FOLDER}/")
+    if name in MODULES and metafunc.function.__name__ not in ON_DISK:
+        marks = [] if name in QUICK else [pytest.mark.slow]
+        metafunc.parametrize("files_in", ["disk", pytest.param("store", marks=marks)], indirect=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -15,8 +14,9 @@ from ray_h5.hdf5.parts import lost_in
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.casting import LostValue
 from ray_h5.hdf5.reading.jobs import Job, ReadStats
-from ray_h5.hdf5.remote.joint_reads import JobFailure, run_remote_jobs
+from ray_h5.hdf5.remote.joint_reads import JobFailure, RemoteJob, cost_of, run_remote_jobs
 from ray_h5.hdf5.remote.passes import direct_jobs, read_through_h5py
+from ray_h5.storage.fetching import each_waiting
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.open_files import OpenFile
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.reading.arguments import Rows
 
 
-_JOINT_FILES = 256
+JOINT_FILES = 256
 """Remote files that are read together at most: their chunk indexes are in memory."""
 
 
@@ -172,21 +172,23 @@ def run_reads(
 
 def _run_remote(reads: Sequence[Callable[[], FileRead]], stats: ReadStats) -> None:
     """Run reads of remote files, many together: one file after the other, each would wait for its first byte."""
-    for first in range(0, len(reads), _JOINT_FILES):
-        opened = [read() for read in reads[first : first + _JOINT_FILES]]
+    for first in range(0, len(reads), JOINT_FILES):
+        # What is not known of a file is asked for when it is opened.
+        opened = each_waiting(lambda read: read(), reads[first : first + JOINT_FILES])
         stats.add(run_joint(opened, opened[0].reader.base.threads))
 
 
 def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
     """Run reads of remote files: what they need is fetched together, and each job runs when its bytes have arrived."""
     try:
-        jobs = [
-            job for number, read in enumerate(reads) for job in direct_jobs(read.reader.base.opened, read.parts, number)
-        ]
-        stats = run_remote_jobs(jobs, threads)
-        for number, read in enumerate(reads):
-            with _of_read(number):
-                stats.add(read_through_h5py(read.reader.base.opened, read.parts))
+        files = [read.reader.base.opened for read in reads]
+        each_waiting(lambda file: file.check_unchanged(()), files)
+        planned = _planned(files, reads)
+        stats = run_remote_jobs([job for jobs, _ in planned for job in jobs], threads)
+        through_h5py = [number for number, (_, parts) in enumerate(planned) if parts]
+        for found in each_waiting(lambda number: _rest(files[number], planned[number][1], number), through_h5py):
+            stats.add(found)
+        each_waiting(lambda file: file.check_unchanged(()), files)
     except JobFailure as exc:
         failed, error = reads[exc.read], exc.error
         if isinstance(error, LostValue):
@@ -198,10 +200,19 @@ def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
     return stats
 
 
-@contextlib.contextmanager
-def _of_read(number: int) -> Iterator[None]:
+def joint_cost(reads: Sequence[FileRead]) -> ReadStats:
+    """Return what `run_joint` would ask a store for, without the columns that h5py reads."""
+    files = [read.reader.base.opened for read in reads]
+    return cost_of([job for jobs, _ in _planned(files, reads) for job in jobs])
+
+
+def _planned(files: Sequence[OpenFile], reads: Sequence[FileRead]) -> list[tuple[list[RemoteJob], list[Part]]]:
+    return each_waiting(lambda number: direct_jobs(files[number], reads[number].parts, number), range(len(reads)))
+
+
+def _rest(file: OpenFile, parts: list[Part], number: int) -> ReadStats:
     try:
-        yield
+        return read_through_h5py(file, parts)
     except LostValue as exc:
         raise JobFailure(number, exc) from exc
 

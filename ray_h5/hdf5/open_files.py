@@ -85,7 +85,7 @@ class OpenFile:
         self._lock = threading.RLock()
         self._form: Form | None = "" if access.swmr else None
         self.byte_source = self._open(found)
-        self.identity = self.byte_source.identity()
+        self.identity = found if self.is_remote else self.byte_source.identity()
         self.held = HeldBytes(self.byte_source) if self.is_remote else None
         self._columns: dict[str, ColumnLayout] = {}
         self._listed: tuple[str, ...] = ()
@@ -151,7 +151,8 @@ class OpenFile:
         with self._lock:
             for name, column in known.items():
                 if name not in self._columns:
-                    self._columns[name] = replace(column.layout, path=self.path)
+                    layout = column.layout
+                    self._columns[name] = layout if layout.path == self.path else replace(layout, path=self.path)
                     self._known[name] = column
 
     def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
@@ -347,6 +348,17 @@ class OpenFile:
             index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
         return self._counted(index)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the file holds in memory: its chunk indexes, and parts of a remote file."""
+        return self.index_bytes + (0 if self.held is None else self.held.nbytes)
+
+    def measure(self) -> None:
+        """Drop what a remote file holds if it is much, and let the cache count the rest."""
+        if self.held is not None:
+            self.held.trim()
+            _files.measure(self.access, self)
+
     def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
         _files.measure(self.access, self)
@@ -402,7 +414,7 @@ def _max_open() -> int:
     return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, limit // 4))
 
 
-_files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.index_bytes, keeps_last=True)
+_files: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
 
 
 def open_file(

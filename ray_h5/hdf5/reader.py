@@ -46,8 +46,7 @@ from ray_h5.options import as_integer
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LocalStorage
-from ray_h5.storage.object_store import ObjectStorage
-from ray_h5.storage.storages import Storage, storage_for, storage_of, whole_path
+from ray_h5.storage.storages import RemoteStorage, Storage, storage_for, storage_of, whole_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -153,6 +152,11 @@ class RowReader:
     def base(self) -> RowReader:
         """The reader of the file: this one."""
         return self
+
+    @property
+    def known_bytes(self) -> int:
+        """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
+        return sum(each.index.nbytes for each in self._known.values() if each.index is not None)
 
     @property
     def opened(self) -> OpenFile:
@@ -451,7 +455,10 @@ class RowReader:
         Requests for a remote file were repeated already.
         """
         if self._is_remote:
-            return replay(action)
+            result = replay(action)
+            if self._opened.value is not None:
+                self._opened.value.measure()
+            return result
         try:
             return self._repeating(action)
         except OSError as exc:
@@ -514,7 +521,7 @@ def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
 
 
 def _storage_of(given: object, path: str) -> Storage:
-    return given if isinstance(given, (LocalStorage, ObjectStorage)) else storage_for(given, [path])
+    return given if isinstance(given, (LocalStorage, RemoteStorage)) else storage_for(given, [path])
 
 
 def _no_file() -> OpenFile | None:

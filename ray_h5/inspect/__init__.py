@@ -119,7 +119,7 @@ def storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
         name, equals, value = each.partition("=")
         if not equals:
             raise OptionError(f"--storage-option {name}: expected NAME=VALUE")
-        found[name] = {"true": True, "false": False}.get(value.lower(), int(value) if value.isdecimal() else value)
+        found[name] = {"true": True, "false": False}.get(value.lower(), value)
     return found or None
 
 

@@ -11,6 +11,7 @@ from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout, FileState
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.inspect.advice import advice
+from ray_h5.inspect.store_cost import OpenCost, StoreReport, counted, store_report
 from ray_h5.planning.epoch.blocks import choose_block_rows
 from ray_h5.planning.epoch.cost import shuffle_effect
 from ray_h5.planning.epoch.plan import make_plan
@@ -20,6 +21,7 @@ from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
 from ray_h5.planning.schema import ColumnSpec
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity
 
 
@@ -141,6 +143,8 @@ class Report:
         Why it refuses them.
     shuffle : str, optional
         What a shuffle costs, if one was given.
+    store : StoreReport, optional
+        What files in a store cost, if there are any.
     """
 
     files: tuple[FileReport, ...]
@@ -148,6 +152,7 @@ class Report:
     delivery: Delivery | None
     problem: Unreadable | None
     shuffle: str | None = None
+    store: StoreReport | None = None
 
     @property
     def ok(self) -> bool:
@@ -187,21 +192,24 @@ def inspect_files(
     """
     reports: list[FileReport] = []
     errors: dict[str, RayH5Error] = {}
+    costs: dict[str, OpenCost] = {}
     for path in files.paths:
         try:
-            reports.append(_inspect_file(path, files.scope, files.states.get(path)))
+            with counted(costs, path):
+                reports.append(_inspect_file(path, files.scope, files.states.get(path)))
         except RayH5Error as exc:
             errors[path] = exc
     if not reports:
         raise errors[files.paths[0]]
     unreadable = tuple(Unreadable.of(path, error) for path, error in errors.items())
-    report = Report(tuple(reports), unreadable, None, None)
+    report = Report(tuple(reports), unreadable, None, None, store=store_report(costs, None, 0))
     try:
         index = replace(files, paths=[each.path for each in reports]).index(columns)
     except RayH5Error as exc:
         return replace(report, problem=Unreadable.of("read_h5", exc))
     text = None if shuffle is None else _shuffled(index, shuffle)
-    return replace(report, delivery=_delivery(index), shuffle=text)
+    store = store_report(costs, index, _stored_bytes(reports, index))
+    return replace(report, delivery=_delivery(index), shuffle=text, store=store)
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -216,7 +224,13 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         notes = reader.notes(list(layout.columns))
         columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
         refused = tuple(Unreadable.of(name, error) for name, error in layout.refused.items())
+        if is_url(path):
+            reader.base.known_columns([name for name, each in layout.columns.items() if each.direct])
         return FileReport(path, scope.group, layout.identity.size, columns, refused)
+
+
+def _stored_bytes(reports: Sequence[FileReport], index: RowIndex) -> int:
+    return sum(each.stored_bytes for report in reports for each in report.columns if each.name in index.columns)
 
 
 def _delivery(index: RowIndex) -> Delivery:

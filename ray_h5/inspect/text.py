@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ray_h5.hdf5.metadata.column import SINGLE_VALUE
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.similar_columns import leaves, merge_similar
+from ray_h5.inspect.store_text import lines_of
 from ray_h5.inspect.table import MAX_LINES, size, table
 from ray_h5.messages import few, printable
 from ray_h5.planning.likely_samples import likely_samples
@@ -47,6 +48,8 @@ def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
         yield from _section("read_h5 makes of it:", list(_delivered(report.delivery)))
     if report.shuffle is not None:
         yield from _section("Shuffled:", [report.shuffle])
+    if report.store is not None:
+        yield from _section("In the store:", list(lines_of(report.store)))
 
 
 def _summary(report: Report) -> Iterator[str]:

@@ -13,7 +13,14 @@ from ray_h5.planning.index.cache import check_index_dir
 from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike, find_files, is_local_only, list_paths
+from ray_h5.planning.paths import (
+    DEFAULT_EXTENSIONS,
+    PathLike,
+    find_files,
+    is_local_only,
+    is_remote_filesystem,
+    list_paths,
+)
 from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import as_kind
 from ray_h5.planning.rows.windows import as_windows
@@ -21,6 +28,7 @@ from ray_h5.planning.schema import Cast
 from ray_h5.planning.tables.build import index_with_tables
 from ray_h5.planning.tables.sidecar import Sidecar, as_attrs, as_sidecars
 from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.file_systems import FileSystemStorage
 from ray_h5.storage.storages import storage_for
 
 
@@ -93,7 +101,12 @@ class FileOptions:
             raise OptionError(f"group={group!r}: expected the name of a group; '/' is the whole file")
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
-        storage = storage_for(storage_options, [text for path in given if isinstance(text := os.fspath(path), str)])
+        remote = filesystem if is_remote_filesystem(filesystem) else None
+        storage = storage_for(
+            storage_options, [text for path in given if isinstance(text := os.fspath(path), str)], remote
+        )
+        if isinstance(storage, FileSystemStorage):
+            given, filesystem = [storage.url(os.fspath(path)) for path in given], None
         made = split_columns(columns)[1]
         scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made)
         folder = None if index_dir is None else check_index_dir(index_dir)

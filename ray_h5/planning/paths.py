@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
-from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.planning.remote_paths import RemoteFiles, States
@@ -19,8 +19,7 @@ from ray_h5.storage.addresses import has_magic, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.listing import Listed, each_once, matches, natural_key, walk
 from ray_h5.storage.local import LOCAL, PathLike, absolute_path
-from ray_h5.storage.object_store import ObjectStorage
-from ray_h5.storage.storages import Storage
+from ray_h5.storage.storages import RemoteStorage, Storage
 
 __all__ = ["DEFAULT_EXTENSIONS", "PathLike", "expand_paths", "find_files", "is_local_only", "list_paths", "natural_key"]
 
@@ -41,10 +40,18 @@ def local_root(filesystem: Any) -> str:
         return ""
     if "dir" in protocols:
         return _below(local_root(filesystem.fs), filesystem.path)
-    raise OptionError(
-        f"filesystem={filesystem!r}: expected a local one; HDF5 files are read from mounted file systems. Mount "
-        "the store, or copy the files to a disk that every node sees."
-    )
+    raise OptionError(f"filesystem={filesystem!r}: expected a local one, or a file system of fsspec or pyarrow")
+
+
+def is_remote_filesystem(filesystem: Any) -> bool:
+    """Return whether a file system is one of fsspec or pyarrow that is not local."""
+    if filesystem is None or not (isinstance(filesystem, FileSystem) or hasattr(filesystem, "cat_file")):
+        return False
+    try:
+        local_root(filesystem)
+    except OptionError:
+        return True
+    return False
 
 
 def _below(root: str, folder: str) -> str:
@@ -190,7 +197,8 @@ class _Remote:
     def of(cls, urls: Sequence[str], storage: Storage) -> _Remote:
         if not urls:
             return cls(None, {})
-        assert isinstance(storage, ObjectStorage)
+        if not isinstance(storage, RemoteStorage):
+            raise OptionError(f"{without_secrets(urls[0])[0]}: expected a path of the local file system, found a URL")
         finder = RemoteFiles(storage)
         return cls(finder, finder.named(list(dict.fromkeys(without_secrets(url)[0] for url in urls))))
 
@@ -203,7 +211,7 @@ class _Remote:
             return {url: state}, {}
         found = self.finder.candidates(url, by_glob)
         if found is None and url not in self.named and not has_magic(url) and not url.endswith("/"):
-            state = self.finder.storage.identity(url)
+            state = self.finder.identity(url)
             return None if state is None else ({url: state}, {})
         return found
 

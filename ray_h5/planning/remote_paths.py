@@ -14,7 +14,8 @@ from ray_h5.messages import near_names
 from ray_h5.storage.addresses import Address, has_magic, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.fetching import fetching_threads
-from ray_h5.storage.object_store import Found, ObjectStorage
+from ray_h5.storage.object_store import Found
+from ray_h5.storage.storages import RemoteStorage
 
 States = dict[str, ObjectIdentity]
 """The states of files, by their URLs."""
@@ -28,20 +29,25 @@ class RemoteFiles:
 
     Attributes
     ----------
-    storage : ObjectStorage
+    storage : RemoteStorage
         Where they are.
     """
 
-    storage: ObjectStorage
+    storage: RemoteStorage
     _listed: dict[tuple[str, bool], tuple[list[Found], list[str]]] = field(default_factory=dict)
 
     def named(self, urls: Sequence[str]) -> dict[str, ObjectIdentity | None]:
         """Return the states of files that are named themselves; None for what does not exist."""
-        plain = [url for url in urls if _is_file_name(url)]
+        plain = [url for url in urls if _is_file_name(self.storage.address(url))]
         if len(plain) < 2:
-            return {url: self.storage.identity(url) for url in plain}
+            return {url: self.identity(url) for url in plain}
         with fetching_threads(min(_THREADS, len(plain)), "ray_h5_look") as pool:
-            return dict(zip(plain, pool.map(self.storage.identity, plain), strict=True))
+            return dict(zip(plain, pool.map(self.identity, plain), strict=True))
+
+    def identity(self, url: str) -> ObjectIdentity | None:
+        """Return the state of a file; None if it does not exist."""
+        found = self.storage.identity(url)
+        return found if isinstance(found, ObjectIdentity) else None
 
     def candidates(self, url: str, by_glob: bool) -> tuple[States, States] | None:
         """Return the files that are taken with any ending, and the others; None if there is nothing.
@@ -53,7 +59,7 @@ class RemoteFiles:
         by_glob : bool
             Whether a glob that ends in an extension takes what it matches.
         """
-        address = Address.of(url)
+        address = self.storage.address(url)
         if address.kind == "https":
             if has_magic(address.key) or not address.key or address.key.endswith("/"):
                 raise OptionError(
@@ -64,7 +70,7 @@ class RemoteFiles:
         if has_magic(address.key):
             return self._matches(address, by_glob)
         folder = address.url(address.key.rstrip("/") + "/" if address.key else "")
-        found = _shown_files(self._files(folder, below=True)[0], Address.of(folder).key)
+        found = _shown_files(self._files(folder, below=True)[0], self.storage.address(folder).key)
         return ({}, found) if found else None
 
     def _matches(self, address: Address, by_glob: bool) -> tuple[States, States] | None:
@@ -104,7 +110,7 @@ class RemoteFiles:
 
     def note(self, url: str) -> str:
         """Return what to say about a file that does not exist: names near it."""
-        address = Address.of(url)
+        address = self.storage.address(url)
         if address.kind == "https":
             return ""
         folder = address.key.rpartition("/")[0]
@@ -116,9 +122,8 @@ class RemoteFiles:
         return near_names(url, names).strip() if names else "the folder is empty"
 
 
-def _is_file_name(url: str) -> bool:
+def _is_file_name(address: Address) -> bool:
     """Return whether a URL names one file by all appearances, so that nothing has to be listed."""
-    address = Address.of(url)
     if address.kind == "https":
         return bool(address.key) and not has_magic(address.key) and not address.key.endswith("/")
     return not has_magic(address.key) and bool(posixpath.splitext(address.key)[1])

@@ -21,6 +21,7 @@ from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits
 from ray_h5.ray_data.tasks import in_tasks
+from ray_h5.storage.storages import with_cache
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,6 +51,8 @@ def read_h5(
     allow_external: PathLike | Sequence[PathLike] = (),
     filesystem: object = None,
     storage_options: Mapping[str, object] | None = None,
+    cache_dir: PathLike | None = None,
+    cache_bytes: int | str | None = None,
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
     ignore_missing_paths: bool = False,
     concurrency: int | None = None,
@@ -121,11 +124,17 @@ def read_h5(
         Folders that external links, virtual datasets and external storage may lead into. Those that lead elsewhere
         are refused.
     filesystem : pyarrow or fsspec file system, optional
-        A local file system, or a subtree of one that relative paths start from.
+        A local file system, or a subtree of one that relative paths start from; or a remote one, which is slower
+        than a URL: its calls run in threads, and the state of a file is asked for before and after each read.
     storage_options : mapping of str to object, optional
         How stores are reached, by the names that obstore has for them: ``region``, ``endpoint``, ``skip_signature``,
         ``access_key_id``, ``timeout`` ... Without credentials here, those of the environment of each node are used.
         ``allow_unversioned=True`` reads files for which a server gives no ETag.
+    cache_dir : path-like, optional
+        A folder on a disk of each node, where bytes of files in stores stay: a second epoch makes no requests for what
+        is there. Processes and runs share it.
+    cache_bytes : int or str, optional
+        How much of that disk to take, such as ``"200GB"``.
     file_extensions : sequence of str, optional
         Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
@@ -190,7 +199,7 @@ def read_h5(
         allow_external=allow_external,
         threads=max(1, int(resources["num_cpus"] or 1)),
         filesystem=filesystem,
-        storage_options=storage_options,
+        storage_options=with_cache(storage_options, cache_dir, cache_bytes),
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )

@@ -117,6 +117,12 @@ def _on_this_host() -> Iterator[None]:
     try:
         yield
     except NotFoundError as exc:
+        if "://" in str(exc):
+            raise NotFoundError(
+                f"on host {socket.gethostname()}: {exc}. It was there when the dataset was made. Either it was removed "
+                "since, or the environment of this node leads to another store: put endpoint and region into "
+                "storage_options."
+            ) from exc
         raise NotFoundError(
             f"on host {socket.gethostname()}: {exc}. It was there when the dataset was made. Either it was removed "
             "since, or this node does not see it: mount the file system that holds it at the same path on every node "

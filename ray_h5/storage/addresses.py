@@ -100,6 +100,8 @@ def without_secrets(url: str) -> tuple[str, str]:
 
 def shown(url: str) -> str:
     """Return a URL for messages."""
+    if SCHEMES.get(scheme_of(url)) in {"s3", "gs"} and not url.partition("://")[2].startswith(_ANONYMOUS):
+        return re.sub(r"(?<=://)[^/]*@", "", url)  # no bucket has one; it may be a key with its secret
     return without_secrets(url)[0]
 
 

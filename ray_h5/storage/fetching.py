@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ray_h5.errors import ReadFailedError
 from ray_h5.fork import PerProcess
@@ -23,8 +24,15 @@ IN_FLIGHT = 64
 """Requests of a process that run at once. At 60 ms to the first byte and 80 MB/s a stream, fewer leave a fast link
 idle."""
 
+_QUICK_S = 0.01
+_WAITING_THREADS = 16
+
 IN_FLIGHT_BYTES = 256 << 20
 """Most bytes of requests that were sent, and of answers that nobody has taken yet, in one process."""
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Getter(Protocol):
@@ -85,9 +93,16 @@ class _Budget:
 
 
 class Stop:
-    """Ends the waits of some threads for their requests: each raises an error."""
+    """Ends the waits of some threads for their requests: each raises an error.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    outer : Stop, optional
+        What ends the waits of the thread that started these.
+    """
+
+    def __init__(self, outer: Stop | None = None) -> None:
+        self.outer = outer
         self._lock = threading.Lock()
         self._waiting: set[SimpleQueue[Any]] = set()
         self._is_set = False
@@ -138,16 +153,18 @@ threading._register_atexit(_stop_at_exit)  # type: ignore[attr-defined]
 @contextlib.contextmanager
 def _stoppable(answers: SimpleQueue[Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for stop in (_exit.value, _thread.stop):
-            if stop is not None:
-                stack.enter_context(stop.ending(answers))
+        stop: Stop | None = _thread.stop
+        while stop is not None:
+            stack.enter_context(stop.ending(answers))
+            stop = stop.outer
+        stack.enter_context(_exit.value.ending(answers))
         yield
 
 
 @contextlib.contextmanager
 def fetching_threads(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """Yield threads that may wait for requests. After an error or Ctrl-C they end at once."""
-    stop = Stop()
+    stop = Stop(_thread.stop)
     pool = ThreadPoolExecutor(count, thread_name_prefix=name, initializer=stop.enter)
     try:
         yield pool
@@ -158,6 +175,46 @@ def fetching_threads(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
+def each_waiting(action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return the results of an action for each item: one after the other, or in threads once one turns out to wait.
+
+    Threads cost more than an action that needs no request.
+    """
+    found: list[Result] = []
+    for number, item in enumerate(items):
+        began = time.monotonic()
+        found.append(action(item))
+        left = items[number + 1 :]
+        if len(left) > 1 and time.monotonic() - began > _QUICK_S:
+            with fetching_threads(min(_WAITING_THREADS, len(left)), "ray_h5_wait") as pool:
+                return found + list(pool.map(action, left))
+    return found
+
+
+class Fetched:
+    """What this process has asked for.
+
+    Attributes
+    ----------
+    rounds : int
+        Calls of `fetch`: the requests of one are sent together.
+    requests, nbytes : int
+        Requests for ranges, and their bytes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.rounds = self.requests = self.nbytes = 0
+
+    def add(self, nbytes: int, requests: int) -> None:
+        """Count one round."""
+        with self._lock:
+            self.rounds += 1
+            self.requests += requests
+            self.nbytes += nbytes
+
+
+fetched = PerProcess(Fetched)
 _pool = PerProcess(_Pool)
 _budget = PerProcess(_Budget)
 
@@ -218,6 +275,7 @@ def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
     RayH5Error
         The first error of a request. Those that were not sent yet are not sent.
     """
+    fetched.value.add(sum(nbytes for _, _, nbytes in requests), len(requests))
     work, unsent = _Fetch(requests), deque(range(len(requests)))
     with _stoppable(work.answers):
         _run(work, unsent, then)

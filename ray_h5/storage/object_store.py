@@ -11,9 +11,11 @@ from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, Ray
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
 from ray_h5.storage.addresses import Address, shown
-from ray_h5.storage.byte_source import Buffer, Costs, ObjectIdentity, Span, Then
-from ray_h5.storage.fetching import IN_FLIGHT, call, read_ranges
-from ray_h5.storage.store_errors import changed, store_error
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.disk_cache import CachedGetter, cache_for
+from ray_h5.storage.fetching import Getter, call
+from ray_h5.storage.remote_file import RemoteFile
+from ray_h5.storage.store_errors import changed, option_error, store_error
 from ray_h5.storage.store_options import StoreOptions
 
 if TYPE_CHECKING:
@@ -21,10 +23,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 Result = TypeVar("Result")
-
-STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
-"""Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
-and a gap of 256 KiB takes less CPU than the request that it saves."""
 
 _MAX_STORES = 64
 _PAGE = 1000
@@ -42,7 +40,7 @@ class Found:
     identity: ObjectIdentity
 
 
-class ObjectFile:
+class ObjectFile(RemoteFile):
     """One object in one state. Every request says which state it wants, and fails if the object has another one.
 
     Parameters
@@ -55,49 +53,29 @@ class ObjectFile:
         The state.
     """
 
-    is_remote = True
-    costs = STORE_COSTS
-
     def __init__(self, storage: ObjectStorage, url: str, expect: ObjectIdentity) -> None:
-        self._storage = storage
-        self._url = url
-        self._expect = expect
-
-    @property
-    def size(self) -> int:
-        return self._expect.size
+        super().__init__(expect)
+        self._getter = storage.getter(url, expect)
 
     def identity(self) -> ObjectIdentity:
         """Return the state that is read. Reads raise if the object has another one."""
         return self._expect
 
     def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes by one request, in a thread that may wait; see `fetch`."""
-        return self._storage.get(self._url, self._expect, offset, nbytes)
+        """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
+        return self._getter.get(offset, nbytes)
 
-    def read_into(self, offset: int, buffer: Buffer) -> None:
-        """Fill `buffer` with the bytes that begin at `offset`."""
 
-        def then(_: int, found: memoryview) -> None:
-            buffer[:] = found
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """Gets ranges of one object in one state by requests."""
 
-        self.read_ranges([(offset, len(buffer))], then)
+    storage: ObjectStorage
+    url: str
+    expect: ObjectIdentity
 
-    def read_spans(self, spans: Sequence[tuple[int, int, int]], buffer: Buffer) -> None:
-        """Read short byte ranges into places of one buffer. A span is its offset, its place and its size."""
-
-        def then(number: int, found: memoryview) -> None:
-            _, place, nbytes = spans[number]
-            buffer[place : place + nbytes] = found
-
-        self.read_ranges([(offset, nbytes) for offset, _, nbytes in spans], then)
-
-    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
-        """Read spans, and pass each to `then` in this thread as it arrives."""
-        read_ranges(self, spans, then)
-
-    def will_need(self, offset: int, nbytes: int) -> None:
-        """Do nothing: what is wanted is asked for at once."""
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        return self.storage.get(self.url, self.expect, offset, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +89,15 @@ class ObjectStorage:
     """
 
     options: StoreOptions
+
+    @property
+    def place(self) -> str:
+        """What says which store a bucket is in, if not the usual one."""
+        return self.options.place
+
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+        return Address.of(url)
 
     def identity(self, url: str) -> ObjectIdentity | None:
         """Return the state that a file has now; None if it does not exist."""
@@ -135,6 +122,15 @@ class ObjectStorage:
         if expect.size == 0:
             raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
         return ObjectFile(self, url, expect)
+
+    def getter(self, url: str, expect: ObjectIdentity) -> Getter:
+        """Return what gets ranges of a file in one state: from a disk, if their bytes stay there, or by requests."""
+        requests = _Requests(self, url, expect)
+        if (options := self.options.cache) is None:
+            return requests
+        cache = cache_for(options)
+        state = f"{expect.etag} {expect.modified_ns}"
+        return CachedGetter(requests, cache, cache.file(f"{self.options.place} {url}", state, expect.size))
 
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         """Return the files in a folder, and the folders in it; with `below`, also all files in those.
@@ -222,9 +218,19 @@ class ObjectStorage:
         key = (self, address.kind, root, address.anonymous)
         store = _stores.value.get(key)
         if store is None:
-            store = self._translated(url, "opening the store", lambda: _new_store(self.options, address, root))
+            store = self._new(address, root)
             _stores.value.put(key, store)
         return store, address.key
+
+    def _new(self, address: Address, root: str) -> ObjectStore:
+        """Return a new store. It asks for nothing."""
+        try:
+            return _new_store(self.options, address, root)
+        except RayH5Error:
+            raise
+        except Exception as exc:  # noqa: BLE001  as above
+            error = option_error(self.options.hidden(str(exc)))
+        raise error
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self.options!r})"
@@ -282,4 +288,9 @@ def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
         if "endpoint" in arguments or "endpoint_url" in arguments:
             arguments.setdefault("virtual_hosted_style_request", False)
         return S3Store(address.root, **arguments)
-    return (GCSStore if address.kind == "gs" else AzureStore)(address.root, **arguments)
+    if address.kind == "gs":
+        return GCSStore(address.root, **arguments)
+    container, at, host = address.root.partition("@")  # abfss://container@account.dfs.core.windows.net/key
+    if at:
+        arguments.setdefault("account_name", host.partition(".")[0])
+    return AzureStore(container, **arguments)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.addresses import is_url, without_secrets
+from ray_h5.storage.addresses import Address, is_url, without_secrets
 from ray_h5.storage.byte_source import ByteSource, Identity
 from ray_h5.storage.local import LOCAL, absolute_path
-from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.object_store import Found, ObjectStorage
 from ray_h5.storage.store_options import StoreOptions
 
 
@@ -26,20 +26,62 @@ class Storage(Protocol):
         """Return the bytes of a file that is expected to have a state."""
 
 
-def storage_for(options: object, paths: Iterable[str]) -> Storage:
+@runtime_checkable
+class RemoteStorage(Storage, Protocol):
+    """A storage of files with URLs, which are listed."""
+
+    @property
+    def place(self) -> str:
+        """What says which store a URL is of, without secrets."""
+
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+
+    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+        """Return the files in a folder, and the keys of the folders in it; with `below`, all files below it."""
+
+
+def storage_for(options: object, paths: Iterable[str], filesystem: object = None) -> Storage:
     """Return where files are: what `storage_options` say, if one of them is in a store.
+
+    `filesystem` is a remote one, if any.
 
     Raises
     ------
     OptionError
         If the options are not for these files.
     """
+    if filesystem is not None:
+        if options:
+            raise OptionError("storage_options: filesystem= has its own; pass one of them")
+        from ray_h5.storage.file_systems import FileSystemStorage  # few need it
+
+        return FileSystemStorage.of(filesystem)
     urls = [path for path in paths if is_url(path)]
     if not urls:
         if options:
-            raise OptionError("storage_options: they are for files in stores, such as s3://bucket/run.h5; found none")
+            raise OptionError(
+                "storage_options, cache_dir: they are for files in stores, such as s3://bucket/run.h5; found none"
+            )
         return LOCAL
     return ObjectStorage(StoreOptions.of(options, urls))
+
+
+def with_cache(options: object, cache_dir: object, cache_bytes: object) -> Any:
+    """Return `storage_options` with the cache that is given beside them.
+
+    Raises
+    ------
+    OptionError
+        If both have one.
+    """
+    given = {"cache_dir": cache_dir, "cache_bytes": cache_bytes}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given or not isinstance(options, (Mapping, type(None))):
+        return options
+    if twice := [name for name in given if name in (options or {})]:
+        raise OptionError(f"{', '.join(twice)}: in storage_options, too; expected it once")
+    return {**(options or {}), **given}
 
 
 def storage_of(path: str, remote: Storage) -> Storage:

@@ -17,8 +17,14 @@ from ray_h5.errors import (
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
 _RETRIES = re.compile(r"after (\d+) retries")
 _MOST_CHARACTERS = 300
+_TLS_WORDS = ("certificate", "tls", "ssl", "badscheme", "invalidcontenttype", "handshake", "unknownissuer")
 
 CHANGED = "Make the dataset again; if something still writes to the file, wait for it."
+
+
+def option_error(text: str) -> OptionError:
+    """Return the error for options that obstore refuses; its text is without anything secret."""
+    return OptionError(f"storage_options: {_short(text)}")
 
 
 def changed(url: str) -> StaleIndexError:
@@ -44,8 +50,18 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
     lowered = text.lower()
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
+    if "nosuchbucket" in lowered or "containernotfound" in lowered:
+        return NotFoundError(
+            f"{url.rstrip('/')}: there is no such bucket. Check its name, and endpoint and region in storage_options; "
+            "other nodes may have others in their environment."
+        )
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
+    if "requesttimetooskewed" in lowered:
+        return NotReadableError(
+            f"{url}: the store refuses {doing}: the clock of this machine is wrong (RequestTimeTooSkewed). Set it, for "
+            "example by NTP."
+        )
     if kind in {"PermissionDeniedError", "UnauthenticatedError"} or status in {401, 403}:
         return NotReadableError(
             f"{url}: the store refuses {doing} (status {status or (401 if kind == 'UnauthenticatedError' else 403)}). "
@@ -88,7 +104,7 @@ def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> Ra
             f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
             "write storage_options={'skip_signature': True} for public data."
         )
-    if "certificate" in text or "tls" in text or "badscheme" in text.replace(" ", "") or "ssl" in text:
+    if any(word in text.replace(" ", "") for word in _TLS_WORDS):
         if "badscheme" in text.replace(" ", ""):
             return OptionError(
                 f"{url}: an endpoint of http:// is refused. Write storage_options={{'allow_http': True, ...}} if what "

@@ -11,7 +11,9 @@ from typing import Any
 
 from ray_h5.errors import OptionError, UnknownOptionError
 from ray_h5.messages import few, near_names
+from ray_h5.options import as_bytes
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
+from ray_h5.storage.disk_cache import CacheOptions
 
 _CLIENT = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers",
@@ -19,7 +21,7 @@ _CLIENT = frozenset({
     "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent",
 })  # fmt: skip
 _RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff"})
-_OWN = frozenset({"allow_unversioned"})
+_OWN = frozenset({"allow_unversioned", "cache_bytes", "cache_dir"})
 _STORE = {
     "s3": frozenset({
         "access_key_id", "bucket", "checksum_algorithm", "container_authorization_token_file",
@@ -56,19 +58,22 @@ _ELSEWHERE = {
 
 _TIMES = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"})
 _SPANS = frozenset({"retry_timeout", "init_backoff", "max_backoff"})
+_NUMBERS = _TIMES | _SPANS | {"max_retries"}
 _DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}
 """obstore has no limit for a body that stalls. A request that is ended is resumed at the byte where it was."""
 
 _PUBLIC = frozenset({
-    "allow_http", "allow_invalid_certificates", "allow_unversioned", "connect_timeout", "default_region", "max_retries",
-    "pool_idle_timeout", "pool_max_idle_per_host", "randomize_addresses", "read_timeout", "region", "request_payer",
-    "retry_timeout", "init_backoff", "max_backoff", "skip_signature", "timeout", "use_azure_cli", "use_emulator",
-    "virtual_hosted_style_request", "s3_express", "unsigned_payload", "imdsv1_fallback",
+    "allow_http", "allow_invalid_certificates", "allow_unversioned", "cache_bytes", "cache_dir", "connect_timeout",
+    "default_region", "imdsv1_fallback", "init_backoff", "max_backoff", "max_retries", "pool_idle_timeout",
+    "pool_max_idle_per_host", "randomize_addresses", "read_timeout", "region", "request_payer", "retry_timeout",
+    "s3_express", "skip_signature", "timeout", "unsigned_payload", "use_azure_cli", "use_emulator",
+    "virtual_hosted_style_request",
 })  # fmt: skip
 """Options whose values are no secret. The values of all others are in no message."""
 
 _FROM_ENVIRONMENT = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE")
 _HIDDEN = "***"
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _TIME = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|seconds?|minutes?|milliseconds?)( .*)?")
 
 
@@ -82,10 +87,13 @@ class StoreOptions:
         The options, by their names without prefix.
     full_urls : tuple of (str, str)
         URLs that hold something secret: without it, and as they are requested.
+    dataset : str
+        The files as the user names them, if their bytes stay on a disk.
     """
 
     given: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     full_urls: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    dataset: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def of(cls, options: object, urls: Iterable[str] = ()) -> StoreOptions:
@@ -105,11 +113,12 @@ class StoreOptions:
         found = {}
         for name, value in (options or {}).items():
             plain = _plain_name(name, kinds or list(_STORE))
-            found[plain] = _checked(plain, value)
+            found[plain] = _checked_cache(plain, value) if plain.startswith("cache_") else _checked(plain, value)
         if "s3" in kinds:
             found = {**_environment(found), **found}
         secret = tuple((plain, full) for plain, full in map(without_secrets, urls) if full)
-        return cls(tuple(sorted(found.items(), key=lambda item: item[0])), secret)
+        dataset = " ".join(sorted(plain for plain, _ in map(without_secrets, urls))) if _check_cache(found) else ""
+        return cls(tuple(sorted(found.items(), key=lambda item: item[0])), secret, dataset)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -119,6 +128,12 @@ class StoreOptions:
     def allow_unversioned(self) -> bool:
         """Whether files without an ETag are read: a change of such a file may not be noticed."""
         return bool(self.values.get("allow_unversioned", False))
+
+    @property
+    def cache(self) -> CacheOptions | None:
+        """The cache on a disk of the node, if there is one."""
+        values = self.values
+        return CacheOptions(values["cache_dir"], values["cache_bytes"], self.dataset) if "cache_dir" in values else None
 
     @property
     def place(self) -> str:
@@ -183,6 +198,8 @@ def _plain_name(name: object, kinds: list[str]) -> str:
 
 def _checked(name: str, value: Any) -> Any:
     """Return the value of an option as obstore takes it. A message does not show it."""
+    if name in _NUMBERS and isinstance(value, str) and _NUMBER.fullmatch(value):  # from the command line
+        value = float(value) if "." in value else int(value)
     if name in _TIMES and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return f"{round(value * 1000)}ms"
     if name in _SPANS and isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
@@ -195,6 +212,8 @@ def _checked(name: str, value: Any) -> Any:
         raise OptionError(f"storage_options: {name}={value!r}: expected seconds, such as 30, or '30s'")
     if name == "max_retries" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in {"max_retries", *_SPANS}:
+        return str(value)  # obstore takes texts alone
     if isinstance(value, Mapping):
         return tuple(sorted(value.items()))
     if isinstance(value, os.PathLike):
@@ -202,6 +221,24 @@ def _checked(name: str, value: Any) -> Any:
     if name != "credential_provider" and not isinstance(value, (str, bytes, bool, int, float)):
         raise OptionError(f"storage_options: {name}: expected a text, a number or a bool, found {type(value).__name__}")
     return value
+
+
+def _checked_cache(name: str, value: Any) -> Any:
+    if name == "cache_bytes":
+        return as_bytes(name, value)
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise OptionError(f"cache_dir={value!r}: expected a folder, such as '/nvme'")
+    return os.path.abspath(os.fsdecode(value))
+
+
+def _check_cache(found: Mapping[str, Any]) -> bool:
+    """Return whether there is a cache; raise unless it has a folder and a size."""
+    if ("cache_dir" in found) != ("cache_bytes" in found):
+        raise OptionError(
+            "cache_dir and cache_bytes: the cache needs both, a folder on a disk of each node and how much of it to "
+            "take, such as cache_dir='/nvme', cache_bytes='200GB'"
+        )
+    return "cache_dir" in found
 
 
 def _environment(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
+from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
+from ray_h5.options import as_bytes
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
@@ -35,14 +36,16 @@ from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch
 from ray_h5.planning.tables.joined import no_value
 from ray_h5.planning.tables.sidecar import Sidecar
+from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
+from ray_h5.torch_data.reading.decoding import check_transform, decoded, parts_of
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
 from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
 from ray_h5.torch_data.reading.tensors import ragged_to_torch, to_torch
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
-Transform = Callable[[Any], Any]
+Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 
 
 def check_options(
@@ -77,8 +80,8 @@ class H5Dataset(BatchedDataset):
         Columns of a sample; None takes all. Some are made of several datasets: `ray_h5.csr`, `ray_h5.ragged`.
     predicate : expression of pyarrow or Ray, optional
         Which rows are samples; see `where`.
-    transform : callable, optional
-        Applied to each sample.
+    transform : callable, or sequence of them, optional
+        Applied to each sample, one after the other. A `DecodeImage` that comes first decodes whole batches.
     group : str
         The group that column names are relative to.
     rows : Groups or Grid, optional
@@ -99,9 +102,12 @@ class H5Dataset(BatchedDataset):
     index_dir : path-like, optional
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one that relative paths start from.
+        A local one, or a subtree of a local one that relative paths start from; or a remote one, as for `read_h5`.
     storage_options : mapping of str to object, optional
         How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
+    cache_dir : path-like, optional
+        A folder on a local disk where bytes of files in stores stay, as for `read_h5`. `cache_bytes` is then how much
+        of the disk to take, such as ``"200GB"``.
     file_extensions : sequence of str, optional
         Endings of the files to take from folders and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and what a glob matches that names an ending itself, such as ``*.nc``.
@@ -155,13 +161,18 @@ class H5Dataset(BatchedDataset):
         index_dir: PathLike | None = None,
         filesystem: object = None,
         storage_options: Mapping[str, object] | None = None,
+        cache_dir: PathLike | None = None,
         file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
         ignore_missing_paths: bool = False,
         cache_size: int = 0,
-        cache_bytes: int | None = None,
+        cache_bytes: int | str | None = None,
         kept_bytes: int | None = None,
         pad: PadLike = None,
     ) -> None:
+        if cache_dir is not None:
+            storage_options, cache_bytes = with_cache(storage_options, cache_dir, cache_bytes), None
+        if isinstance(cache_bytes, str):
+            cache_bytes = as_bytes("cache_bytes", cache_bytes)
         files = FileOptions.of(
             paths,
             group=group,
@@ -179,8 +190,6 @@ class H5Dataset(BatchedDataset):
             ignore_missing_paths=ignore_missing_paths,
             columns=columns,
         )
-        if transform is not None and not callable(transform):
-            raise OptionError(f"transform={transform!r}: expected a function of a sample, or None")
         self.transform = transform
         self._padding = Padding.of(pad)
         self._files = replace(files, cast=self._cast(files.cast))
@@ -198,6 +207,7 @@ class H5Dataset(BatchedDataset):
         warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.names]
+        check_transform(self.transform, self.columns)
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
@@ -243,7 +253,7 @@ class H5Dataset(BatchedDataset):
     @property
     def is_transformed(self) -> bool:
         """Whether samples are what a transform makes of them."""
-        return self.transform is not None
+        return parts_of(self.transform)[1] is not None
 
     @property
     def has_own_samples(self) -> bool:
@@ -273,11 +283,44 @@ class H5Dataset(BatchedDataset):
         return self._source.num_rows
 
     def _one(self, index: SupportsIndex) -> Any:
-        return self._several([check_index(index, len(self), type(self).__name__)])[0]
+        wanted = np.array([check_index(index, len(self), type(self).__name__)])
+        return self.samples(self.decoded(self.read(wanted), wanted, skips=False)[0])[0]
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__)
-        return self.samples(self.read(wanted))
+        arrays, kept = self.decoded(self.read(wanted), wanted)
+        if kept is not None and not kept.any():
+            raise ImageError(f"none of the {len(wanted)} rows of this batch has an image that can be decoded")
+        return self.samples(arrays)
+
+    def decoded(
+        self, arrays: Mapping[str, np.ndarray], indices: np.ndarray, *, skips: bool = True
+    ) -> tuple[Mapping[str, np.ndarray], np.ndarray | None]:
+        """Return samples that `read` returned with their images decoded, as the transform says.
+
+        Parameters
+        ----------
+        arrays : mapping of str to numpy.ndarray
+            The samples.
+        indices : numpy.ndarray
+            Which samples they are, for messages.
+        skips : bool
+            Whether samples may be left out.
+
+        Returns
+        -------
+        mapping of str to numpy.ndarray
+            The samples that are left.
+        numpy.ndarray or None
+            bool: which of them are left; None for all.
+        """
+        decoders = parts_of(self.transform)[0]
+        if not decoders:
+            return arrays, None
+        plan = self._source.plan
+        return decoded(
+            decoders, arrays, lambda i: plan.files.where(int(plan.row_ids(indices[i : i + 1])[0])), skips=skips
+        )
 
     def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
         """Read samples as arrays.
@@ -301,8 +344,8 @@ class H5Dataset(BatchedDataset):
         """Cast rows of varying shape here, where it is known which rows they are, for messages."""
         if spec.element is None or spec.element.kind not in "biufc":
             return
-        plan, stored = self._source.plan, list(rows)
-        cast = cast_rows(stored, spec, lambda i: plan.files.where(int(plan.row_ids(indices[i : i + 1])[0])))
+        stored = list(rows)
+        cast = cast_rows(stored, spec, lambda i: self._place(indices[i]))
         if cast is not stored:
             for i, row in enumerate(cast):
                 rows[i] = row
@@ -312,10 +355,9 @@ class H5Dataset(BatchedDataset):
         indices = np.array([index for batch in batches for index in batch], np.int64)
         arrays = self.read(indices, self.new_pinned(len(indices)) if pinned else None)
         stops = itertools.accumulate(map(len, batches))
-        return [
-            {name: values[stop - len(batch) : stop] for name, values in arrays.items()}
-            for batch, stop in zip(batches, stops, strict=True)
-        ]
+        parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
+        read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
+        return [dict(self.decoded(*each)[0]) for each in read]
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next; it does nothing while reads do not wait."""
@@ -326,7 +368,7 @@ class H5Dataset(BatchedDataset):
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
         batch = batch_of(arrays, self._whole(arrays), part)
-        transform = self.transform
+        transform = parts_of(self.transform)[1]
         return batch if transform is None else [transformed(transform, sample) for sample in batch]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:

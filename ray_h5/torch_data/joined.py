@@ -82,7 +82,8 @@ class JoinedDataset(BatchedDataset):
         wanted = check_indices(indices, len(self), type(self).__name__)
         samples: list[Any] = [None] * len(wanted)
         for part, places, rows in self._by_part(wanted):
-            for place, sample in zip(places, self._parts[part].__getitems__(rows), strict=True):
+            found = self._parts[part].__getitems__(rows)
+            for place, sample in zip(places, found, strict=len(found) == len(places)):
                 samples[place] = sample
         return samples
 
@@ -97,8 +98,10 @@ class JoinedDataset(BatchedDataset):
             for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
                 if stop > start:
                     mine = {name: values[start:stop] for name, values in arrays.items()}
-                    found[i].append(PartOfBatch(part, places[start:stop] - bounds[i], mine))
-        return found
+                    here, kept = part.decoded(mine, rows[start:stop])
+                    there = places[start:stop] - bounds[i]
+                    found[i].append(PartOfBatch(part, there if kept is None else there[kept], dict(here)))
+        return [_closed_up(parts) for parts in found]
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next."""
@@ -225,6 +228,14 @@ def _padded_alike(parts: list[H5Dataset]) -> list[H5Dataset]:
     return [part.padded_as(found) for part in parts] if found else parts
 
 
+def _closed_up(parts: list[PartOfBatch]) -> list[PartOfBatch]:
+    """Return the parts of a batch without the places of samples that were left out."""
+    there = np.sort(np.concatenate([part.places for part in parts])) if parts else np.empty(0, np.int64)
+    if len(there) and there[-1] == len(there) - 1:
+        return parts
+    return [part._replace(places=np.searchsorted(there, part.places)) for part in parts if len(part.places)]
+
+
 def _is(dataset: Dataset[Any], kind: type[Any]) -> bool:
     """Return whether a dataset is of a kind whose samples no subclass makes itself."""
     methods = ("__getitem__", "__getitems__", "__len__")
@@ -273,7 +284,8 @@ def _bits(values: torch.Tensor) -> np.ndarray:
 
 def _described(part: H5Dataset) -> dict[str, str]:
     """Return the columns of batches of a dataset, each with its dtype and shape as text."""
-    empty = part.collate(part.read(np.empty(0, np.int64)))
+    none = np.empty(0, np.int64)
+    empty = part.collate(part.decoded(part.read(none), none)[0])
     found = {}
     for name, values in empty.items():
         if not isinstance(values, torch.Tensor):

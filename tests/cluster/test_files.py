@@ -67,14 +67,15 @@ def test_clouds_open_nothing(name):
     assert all("RAY_AUTH_MODE=token" in line and "RAY_AUTH_TOKEN_PATH=" in line for line in starts)
     assert "--dashboard-host=127.0.0.1" in starts[0]
     assert any(line.startswith("chmod 600") for line in config["setup_commands"])
-    assert any(" -o ro," in line for line in config["initialization_commands"])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_clouds_mount_what_the_run_of_the_readme_uses(name):
     (config,) = load(name)
-    used = re.findall(r"--(?:paths|output) (/\w+)", run_in_the_cloud())
-    assert used == ["/data", "/results"]
+    assert re.findall(r"--paths (\S+)", run_in_the_cloud()) == ["s3://example-recordings/"]
+    assert any("[remote]" in line for line in config["setup_commands"])
+    used = re.findall(r"--output (/\w+)", run_in_the_cloud())
+    assert used == ["/results"]
     mounted = [line.split()[-1] for line in config["initialization_commands"] if " mount -t " in line]
     assert mounted == used
 

@@ -1,6 +1,11 @@
+import io
+
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
+
+from ray_h5.bench.server import FaultServer
 
 ROWS, STEPS = 100, 50
 
@@ -21,6 +26,13 @@ def made(tmp_path_factory):
             file[f"sample_{i}/x"] = np.full((3, 4), i, "f4")
             file[f"sample_{i}/y"] = i
     write_episodes(folder)
+    with h5py.File(folder / "photos.h5", "w") as file:
+        photos = file.create_dataset("photo", (10,), h5py.vlen_dtype("u1"))
+        for i in range(10):
+            out = io.BytesIO()
+            Image.fromarray(np.full((20 + i, 30, 3), 20 * i, "u1")).save(out, "JPEG" if i % 2 else "PNG")
+            photos[i] = np.frombuffer(out.getvalue(), "u1")
+        file["label"] = np.arange(10)
     write_cells(folder)
     patients = range(ROWS * 4 // 10)
     lines = [f"patient_{number:04d},{('benign', 'malignant')[number % 2]}" for number in patients]
@@ -89,9 +101,21 @@ def write_run(path, number):
         file.attrs["sampling_rate"] = 250.0
 
 
+@pytest.fixture(scope="session")
+def store(made, tmp_path_factory):
+    """The folder `data` of `made` as ``s3://bucket``."""
+    root = tmp_path_factory.mktemp("store")
+    (root / "bucket").symlink_to(made / "data")
+    with FaultServer(root) as server:
+        yield server
+
+
 @pytest.fixture
-def folder(made, monkeypatch, tmp_path):
+def folder(made, store, monkeypatch, tmp_path):
     """The files of `made`, below the current folder of the test."""
+    options = {"ENDPOINT_URL": store.url, "REGION": "us-east-1", "ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true"}
+    for name, value in options.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     for path in made.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)

@@ -71,8 +71,10 @@ def test_addresses():
     assert [is_url(each) for each in ("gs://b/k", "file:///k", "/a/b", "local:///k")] == [True, False, False, False]
     with pytest.raises(OptionError, match="hdfs://"):
         Address.of("hdfs://b/k")
-    with pytest.raises(OptionError, match="expected a bucket"):
-        Address.of("s3:///k")
+    for url in ("s3:///k", f"s3://key:{CANARY}@bucket/k"):
+        with pytest.raises(OptionError, match="expected a bucket") as caught:
+            Address.of(url)
+        assert CANARY not in str(caught.value)
     assert without_secrets("https://u:p@h/x.h5?sig=1")[0] == "https://h/x.h5"
     assert without_secrets("s3://b/x?y=1") == ("s3://b/x?y=1", "")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "answer"]
 
+_CODES = {401: "InvalidAccessKeyId", 403: "AccessDenied", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
 _REASONS = {200: "OK", 206: "Partial Content", 304: "Not Modified", 404: "Not Found", 412: "Precondition Failed"}
 
 
@@ -54,7 +55,7 @@ class Answer:
 def answer(root: str, request: Request, faults: Mapping[str, Fault], page_keys: int, skew: float) -> Answer:
     """Return the answer to a request: the right one, with the faults that hit it."""
     if "status" in faults:
-        return _error(faults["status"].status, faults["status"].code, request.path)
+        return _failed(faults["status"], request.path)
     if request.method not in ("GET", "HEAD"):
         return _error(405, "MethodNotAllowed", request.path)
     bucket, _, key = request.path.strip("/").partition("/")
@@ -75,6 +76,10 @@ def _of_bucket(root: str, bucket: str, request: Request, page_keys: int) -> Answ
     if request.method == "HEAD":
         return Answer(200, {"x-amz-bucket-region": "us-east-1"})
     return Answer(200, {"Content-Type": "application/xml"}, list_page(root, bucket, request.query, page_keys))
+
+
+def _failed(fault: Fault, path: str) -> Answer:
+    return _error(fault.status, fault.code or _CODES.get(fault.status, "InvalidRequest"), path)
 
 
 def _error(status: int, code: str, path: str) -> Answer:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Fault", "Faults"]
 
 KINDS: Mapping[str, str] = {
-    "status": "answers `status` with an error of S3, and with `code` in it",
+    "status": "answers `status`, with an error of S3 that has `code` in it, by default the usual one",
     "cut": "closes the connection after a share `at` of the body",
     "stall": "answers nothing for `seconds`, and closes the connection",
     "stall_body": "stops after a share `at` of the body for `seconds`, and closes the connection",
@@ -63,7 +63,7 @@ class Fault:
     times: int | None = None
     share: float = 1.0
     status: int = 503
-    code: str = "SlowDown"
+    code: str | None = None
     at: float = 0.5
     seconds: float = 30.0
     rate: float = 1e5

@@ -208,7 +208,9 @@ class FaultServer:
         if request.method == "HEAD":
             connection.sendall(head)
             return True
-        stop = next((faults[kind] for kind in ("cut", "stall_body", "reset") if kind in faults), None)
+        stop = None
+        if given.status < 400:  # what breaks off is the body of an object
+            stop = next((faults[kind] for kind in ("cut", "stall_body", "reset") if kind in faults), None)
         nbytes = given.nbytes if stop is None else int(given.nbytes * stop.at)
         if "flip" in faults and given.fd is not None:
             _flip(given)

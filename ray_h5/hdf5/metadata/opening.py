@@ -27,6 +27,10 @@ from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, tra
 
 logger = logging.getLogger(__name__)
 
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_FLAGS_VERSION = 3
+"""From this version on, the superblock says whether a writer has the file open."""
+
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 
 
@@ -93,11 +97,24 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
     """
     try:
         with translated(path):
-            return open_held(held, path)
+            file = open_held(held, path)
+            _check_closed(path, held.read(0, HEAD_BYTES))
+            return file
     except NotHDF5Error as exc:
         if found := seems_to_be(path, held.read(0, HEAD_BYTES)):
             raise NotHDF5Error(f"{exc}{found}") from exc
         raise
+
+
+def _check_closed(path: str, head: bytes) -> None:
+    """Raise if the writer of a file has not closed it. Of bytes in memory, libhdf5 does not look at that."""
+    at = head.find(_SIGNATURE)
+    version, flags = head[at + 8 : at + 9], head[at + 11 : at + 12]
+    if at >= 0 and flags and version[0] >= _FLAGS_VERSION and flags[0] & 1:
+        raise WriterActiveError(
+            f"{path}: its writer had not closed it when it was copied there, or died before. Copy it again when it is "
+            "closed; if there is no writer, run `h5clear -s` on a copy of the file, and copy that."
+        )
 
 
 @contextlib.contextmanager

@@ -28,13 +28,15 @@ BLOCK_BYTES = 4 << 10
 """Bytes are fetched and held in blocks of this size, or of whole pages of a paged file."""
 
 _HEAD_BYTES = 64 << 10
-_SMALL_FILE_BYTES = 8 << 20
-"""The rest of a smaller file is fetched at once, if its head is not enough."""
+_SMALL_FILE_BYTES = 2 << 20
+"""The rest of a smaller file is fetched at once, if its head is not enough: that takes no longer than a request."""
 
 _GAP_BYTES = 16 << 10
 _PART_BYTES = 8 << 20
 _PATIENT_ROUNDS = 12
 """Passes after which it is clear that hints do not help: each miss then reads on, twice as far as the one before."""
+
+_MAX_HINTED_BYTES = 64 << 20
 
 _MAX_HELD_BYTES = 64 << 20
 """More is dropped once a pass is done: parts of a file are rarely needed twice."""
@@ -218,8 +220,10 @@ def replay(action: Callable[[], Result]) -> Result:
         wanted: dict[HeldBytes, list[Span]] = {}
         for held, offset, count in running.missed:
             wanted.setdefault(held, []).append((offset, max(count, ahead)))
+        most = _MAX_HINTED_BYTES  # a damaged file may hint at any number of bytes
         for held, offset, count in [*running.hinted, *following]:
-            if held in wanted:
+            most -= count
+            if held in wanted and most >= 0:
                 wanted[held].append((offset, count))
         _fetch_all(wanted)
         following = [each for hinted in running.hinted for each in _after_header(*hinted)]

@@ -124,6 +124,12 @@ def run_remote_jobs(jobs: Sequence[RemoteJob], threads: int) -> ReadStats:
     return total
 
 
+def cost_of(jobs: Sequence[RemoteJob]) -> ReadStats:
+    """Return the requests of jobs, and their bytes, without running them."""
+    requests = _requests([job for job in jobs if job.extents])
+    return ReadStats(len(requests), sum(each.nbytes for each in requests))
+
+
 def _arrive(member: _Member, found: memoryview) -> None:
     part = found[member.begin : member.begin + member.nbytes]
     if member.into is not None:

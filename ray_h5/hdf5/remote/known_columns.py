@@ -31,6 +31,11 @@ class PackedIndex:
     count: int
     data: bytes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the chunk index."""
+        return self.count * _BYTES_A_CHUNK
+
     @classmethod
     def of(cls, index: ChunkIndex) -> PackedIndex:
         parts = [np.diff(each, prepend=0).astype("<i8") for each in (index.numbers, index.offsets, index.sizes)]

@@ -25,32 +25,27 @@ _PIECE_ROWS = 1 << 14
 """Rows that h5py reads in one pass: a pass that misses bytes is made again from its beginning."""
 
 
-def direct_jobs(file: OpenFile, parts: Sequence[Part], read: int) -> list[RemoteJob]:
-    """Return the jobs of a read that need no libhdf5."""
+def direct_jobs(file: OpenFile, parts: Sequence[Part], read: int) -> tuple[list[RemoteJob], list[Part]]:
+    """Return the jobs of a read that need no libhdf5, and the parts that do."""
     from ray_h5.hdf5.open_files import jobs_of
 
-    def planned() -> list[RemoteJob]:
+    def planned() -> tuple[list[RemoteJob], list[Part]]:
         with file.library() as library:
             readers = gather(lambda part: file.reader(part.address, library), parts)
             direct = [pair for pair in zip(readers, parts, strict=True) if not pair[0].needs_library]
             found = gather(lambda pair: jobs_of(*pair, library), direct)
-        return [job for jobs in found for job in remote_jobs(jobs, file.byte_source, read)]
+        jobs = [job for jobs in found for job in remote_jobs(jobs, file.byte_source, read)]
+        return jobs, [part for reader, part in zip(readers, parts, strict=True) if reader.needs_library]
 
     return replay(planned)
 
 
 def read_through_h5py(file: OpenFile, parts: Sequence[Part]) -> ReadStats:
-    """Read the columns of a read that h5py reads: their chunks are fetched first."""
+    """Read parts of a read that h5py reads: their chunks are fetched first."""
     total = ReadStats()
-
-    def readers() -> list[bool]:
-        with file.library() as library:
-            return gather(lambda part: file.reader(part.address, library).needs_library, parts)
-
-    for part, needs_library in zip(parts, replay(readers), strict=True):
-        if needs_library:
-            for piece in _pieces(part):
-                total.add(_read_piece(file, piece))
+    for part in parts:
+        for piece in _pieces(part):
+            total.add(_read_piece(file, piece))
     return total
 
 

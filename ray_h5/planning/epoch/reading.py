@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.file_reads import FileRead, run_reads
+from ray_h5.hdf5.file_reads import JOINT_FILES, FileRead, joint_cost, run_reads
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.index.file_table import FileTable
@@ -72,6 +72,23 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray) -> BlockRows:
         [partial(planned, *part) for part in parts], remote=[plan.files.is_remote(file) for file, _ in parts]
     )
     return BlockRows(row_ids, arrays, stats, keys)
+
+
+def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
+    """Return the requests that `read_rows` makes for rows of files in stores, and their bytes. No row is read.
+
+    Columns that h5py reads, such as strings, are not counted.
+    """
+    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
+    total = ReadStats()
+
+    def planned(file: int, places: np.ndarray) -> FileRead:
+        return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)
+
+    parts = by_file(plan.files, row_ids)
+    for first in range(0, len(parts), JOINT_FILES):
+        total.add(joint_cost([planned(*part) for part in parts[first : first + JOINT_FILES]]))
+    return total
 
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:

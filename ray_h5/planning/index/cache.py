@@ -24,7 +24,7 @@ from ray_h5.planning.index.serialize import from_body, to_body
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import LOCAL, PathLike, identity_now
-from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.storages import RemoteStorage
 
 logger = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ def _distrust(where: str, why: str) -> None:
 def _named(path: str, scope: Scope) -> list[Any]:
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
     # The same bucket at another endpoint is another one.
-    place = [scope.storage.options.place] if is_url(path) and isinstance(scope.storage, ObjectStorage) else []
+    place = [scope.storage.place] if is_url(path) and isinstance(scope.storage, RemoteStorage) else []
     kind += [repr(scope.columns)] if scope.columns else []
     return [path, scope.group, sorted(scope.allow_external), *kind, *place]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +12,8 @@ import numpy as np
 
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.hdf5.file_reads import FileRead, Later, run_reads
+from ray_h5.hdf5.file_reads import FileRead, Later, run_joint, run_reads
+from ray_h5.hdf5.open_files import MAX_INDEX_BYTES
 from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
@@ -27,6 +29,8 @@ MOST_KEPT_BYTES = 512 << 20
 """Default bounds of the rows in memory: for each file the size that people give its chunk cache; and for all files."""
 
 _MAX_READERS = 32
+_MAX_REMOTE_READERS = 1024
+_MAX_TOGETHER = 256
 _MAX_STATES = 4096
 _MAX_HINTED = 64
 _SMALL_ROW_BYTES = 4 << 10
@@ -51,7 +55,10 @@ class RowSource:
     def __init__(self, plan: ReadPlan, kept_bytes: int | None = None) -> None:
         self.plan = plan
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
-        self._readers: LRU[FileReader] = LRU(_MAX_READERS)
+        # An open file in a store needs no descriptor, only memory for what is known of it.
+        self._readers: LRU[FileReader] = (
+            LRU(_MAX_REMOTE_READERS, MAX_INDEX_BYTES, self._index_bytes) if self.is_remote else LRU(_MAX_READERS)
+        )
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = ReadTimes()
@@ -59,6 +66,9 @@ class RowSource:
         # How many byte ranges the storage was told of, of rows that are read next.
         self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
+
+    def _index_bytes(self, reader: FileReader) -> int:
+        return reader.base.known_bytes
 
     @property
     def num_rows(self) -> int:
@@ -217,24 +227,45 @@ class RowSource:
     def _read_whole_files(self, small: RowCache, touched: list[tuple[int, int]]) -> None:
         """Read all small rows of the files of which enough were asked for."""
         cached, starts = self._cached.value, self.plan.files.starts
+        remote: list[int] = []
         for file, count in touched:
             if file in cached.whole_files:
                 continue
-            start, stop = int(starts[file]), int(starts[file + 1])
             cached.asked[file] += count
-            if cached.asked[file] * _WHOLE_FILE_AFTER < stop - start:
+            if cached.asked[file] * _WHOLE_FILE_AFTER < int(starts[file + 1] - starts[file]):
                 continue
-            with cached.filling.setdefault(file, threading.Lock()):
-                rows = self._selected(start, stop)
+            if self.plan.files.is_remote(file):
+                remote.append(file)
+            else:
+                self._read_whole(small, [file])
+        # Together: one after the other, each would wait for its first byte.
+        for first in range(0, len(remote), _MAX_TOGETHER):
+            self._read_whole(small, remote[first : first + _MAX_TOGETHER])
+
+    def _read_whole(self, small: RowCache, files: list[int]) -> None:
+        """Read all small rows of files, which ascend, into the cache."""
+        cached, starts = self._cached.value, self.plan.files.starts
+        found: list[tuple[np.ndarray, dict[str, np.ndarray], FileRead]] = []
+        with contextlib.ExitStack() as locks:
+            for file in files:
+                locks.enter_context(cached.filling.setdefault(file, threading.Lock()))
+                start = int(starts[file])
+                rows = self._selected(start, int(starts[file + 1]))
                 rows = rows[~small.is_held[start + rows]]
                 if len(rows):
                     # Into memory of their own first: another thread may copy held rows meanwhile, and must never see
                     # a row that is incomplete.
                     parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
                     read = self._reader(file).planned(parts, rows, **self.plan.read_options)
-                    read.run(ReadAhead(self._times))
-                    small.add(start + rows, parts)
-                cached.whole_files.add(file)
+                    found.append((start + rows, parts, read))
+            reads = [read for _, _, read in found]
+            if len(reads) > 1:
+                run_joint(reads, reads[0].reader.base.threads)
+            for read in reads if len(reads) == 1 else ():
+                read.run(ReadAhead(self._times))
+            for row_ids, parts, _ in found:
+                small.add(row_ids, parts)
+            cached.whole_files.update(files)
 
     def _selected(self, start: int, stop: int) -> np.ndarray:
         """Return the selected rows of the file that has these row ids. The others may hold what cannot be cast."""

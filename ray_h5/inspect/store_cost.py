@@ -1,0 +1,138 @@
+"""What files in a store cost: requests and bytes to open them, and those of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_h5.planning.epoch.plan import ReadPlan, make_plan
+from ray_h5.planning.epoch.reading import request_cost
+from ray_h5.planning.epoch.shuffle import Shuffle
+from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.fetching import fetched
+
+_SAMPLED_BLOCKS = 4
+_SAMPLED_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCost:
+    """What it takes to open a file in a store and to find its columns and chunks.
+
+    Attributes
+    ----------
+    rounds, requests, nbytes : int
+        Requests that wait for those before; requests; their bytes.
+    """
+
+    rounds: int
+    requests: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCost:
+    """What an epoch asks a store for, estimated from some of its blocks.
+
+    Attributes
+    ----------
+    order : str
+        The order of its rows, such as ``"in order"``.
+    requests, nbytes : int
+        Requests, and their bytes.
+    waste : float
+        How many times the bytes of the rows are fetched, as they are stored.
+    """
+
+    order: str
+    requests: int
+    nbytes: int
+    waste: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What files in a store cost.
+
+    Attributes
+    ----------
+    opening : OpenCost
+        The file that takes the most requests.
+    path : str
+        That file.
+    epochs : tuple of EpochCost
+        Epochs, in order and shuffled.
+    """
+
+    opening: OpenCost
+    path: str
+    epochs: tuple[EpochCost, ...] = ()
+
+
+class Opening:
+    """Counts what is fetched while something is done."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> tuple[int, int, int]:
+        counts = fetched.value
+        return counts.rounds, counts.requests, counts.nbytes
+
+    def cost(self) -> OpenCost:
+        """Return what was fetched since this was made."""
+        return OpenCost(*(now - before for now, before in zip(self._now(), self._before, strict=True)))
+
+
+@contextmanager
+def counted(costs: dict[str, OpenCost], path: str) -> Iterator[None]:
+    """Add what it takes to open a file to `costs`."""
+    opening = Opening()
+    yield
+    costs[path] = opening.cost()
+
+
+def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_bytes: int) -> StoreReport | None:
+    """Return what files in a store cost; None if none is in one.
+
+    Parameters
+    ----------
+    costs : dict
+        What it took to open each file.
+    index : RowIndex, optional
+        The index of the columns of an epoch; None if the files cannot be read together.
+    stored_bytes : int
+        What these columns take in the files.
+    """
+    remote = {path: cost for path, cost in costs.items() if is_url(path)}
+    if not remote:
+        return None
+    path = max(remote, key=lambda each: remote[each].requests)
+    epochs = () if index is None or not index.num_rows else tuple(_epochs(index, stored_bytes))
+    return StoreReport(remote[path], path, epochs)
+
+
+def _epochs(index: RowIndex, stored_bytes: int) -> Iterator[EpochCost]:
+    columns = list(index.columns.values())
+    seen = set()
+    for shuffle in (None, Shuffle("auto"), Shuffle("rows")):
+        plan = make_plan(index, columns, shuffle=shuffle)
+        unit = "" if plan.order.shuffle is None else plan.order.shuffle.unit
+        if unit not in seen:
+            yield _epoch(plan, f"shuffled by {unit}" if unit else "in order", stored_bytes)
+        seen.add(unit)
+
+
+def _epoch(plan: ReadPlan, order: str, stored_bytes: int) -> EpochCost:
+    rows = min(plan.block_rows, plan.num_rows, _SAMPLED_ROWS)
+    starts = np.unique(np.linspace(0, plan.num_rows - rows, _SAMPLED_BLOCKS).astype(int)).tolist()
+    costs = [request_cost(plan, plan.at(np.arange(start, start + rows), 0)) for start in starts]
+    share = plan.num_rows / (rows * len(starts))
+    nbytes = round(sum(each.bytes_read for each in costs) * share)
+    requests = max(1, round(sum(each.requests for each in costs) * share))
+    return EpochCost(order, requests, nbytes, nbytes / max(1, stored_bytes))

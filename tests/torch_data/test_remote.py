@@ -1,0 +1,323 @@
+"""H5Dataset and loader over files in stores: same rows, few requests, and errors with names."""
+
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import fsspec
+import h5py
+import numpy as np
+import pytest
+import torch
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+from ray_h5.bench.server import FaultServer
+from ray_h5.cli import main
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError, SchemaMismatchError, StaleIndexError
+from ray_h5.hdf5.open_files import forget_all
+from ray_h5.planning.index.cache import MEMORY
+from ray_h5.planning.rows.kinds import Grid, Groups
+from ray_h5.planning.rows.windows import Windows
+from ray_h5.torch_data import H5Dataset, kfold, loader, where
+from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
+
+pytest.importorskip("obstore")
+
+CANARY = "CANARY0123456789"
+
+
+@pytest.fixture
+def server(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "bkt/runs/deep").mkdir(parents=True)
+    for number in range(6):
+        folder = "runs/deep" if number > 3 else "runs"
+        with h5py.File(tmp_path / f"bkt/{folder}/run_{number}.h5", "w") as file:
+            file["x"] = rng.random((20, 5)).astype("f4")
+            file.create_dataset("z", data=rng.integers(0, 9, (20, 4)), chunks=(3, 4), compression="gzip")
+            file["s"] = np.array([f"row {i}" for i in range(20)], object)
+            file["label"] = np.arange(20) % 3
+    (tmp_path / "bkt/runs/notes.txt").write_text("no file")
+    (tmp_path / "bkt/runs/._run_0.h5").write_text("hidden")
+    with FaultServer(tmp_path) as server:
+        server.data = tmp_path / "bkt"
+        server.options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
+        yield server
+    forget_all()
+    MEMORY.clear()
+
+
+def paths_of(dataset):
+    return dataset._source.plan.files.all_paths()
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ("s3://bkt/runs/run_*.h5", 4),
+        ("s3://bkt/runs", 6),
+        ("s3://bkt/runs/", 6),
+        ("s3://bkt", 6),
+        ("s3://bkt/runs/**/*.h5", 6),
+        ("s3://bkt/*/run_[01].h5", 2),
+        ("s3://bkt/run*/deep/*.h5", 2),
+        ("s3://bkt/run*", 6),
+        ("s3://anonymous@bkt/runs/run_1.h5", 1),
+        (["s3://bkt/runs/run_3.h5", "s3://bkt/runs/run_1.h5", "s3://bkt/runs/run_?.h5"], 4),
+    ],
+)
+def test_files_folders_and_globs(server, given, count):
+    dataset = H5Dataset(given, ["label"], storage_options=server.options)
+    assert len(paths_of(dataset)) == count
+    assert len(dataset) == 20 * count
+
+
+def test_odd_names(server):
+    names = ["a b.h5", "a#b.h5", "a+b.h5", "a%20b.h5", "a=b.h5", "ü.h5", "a?b.h5", "a[1].h5"]
+    for name in names:
+        shutil.copy(server.data / "runs/run_0.h5", server.data / name)
+        dataset = H5Dataset(f"s3://bkt/{name}", ["label"], storage_options=server.options)
+        assert paths_of(dataset) == [f"s3://bkt/{name}"]
+        assert dataset[3].label == 0
+    assert len(paths_of(H5Dataset("s3://bkt/a*.h5", ["label"], storage_options=server.options))) == len(names) - 1
+
+
+def test_what_does_not_exist(server):
+    with pytest.raises(NotFoundError, match=r"run_9\.h5.*Did you mean 's3://bkt/runs/run_\d\.h5'"):
+        H5Dataset(["s3://bkt/runs/run_9.h5", "s3://bkt/runs/run_1.h5"], storage_options=server.options)
+    with pytest.raises(NotFoundError, match="a glob that matches nothing"):
+        H5Dataset("s3://bkt/runs/*.nc", storage_options=server.options)
+    with pytest.raises(NotFoundError):
+        H5Dataset("s3://nobucket/x/*.h5", storage_options=server.options)
+    kept = ["s3://bkt/none.h5", "s3://bkt/runs/run_1.h5"]
+    assert len(H5Dataset(kept, storage_options=server.options, ignore_missing_paths=True)) == 20
+    for url in (f"{server.url}/bkt/runs/", f"{server.url}/bkt/runs/*.h5"):
+        with pytest.raises(OptionError, match="does not list its files"):
+            H5Dataset(url, storage_options={"allow_http": True})
+    with pytest.raises(OptionError, match="hdfs"):
+        H5Dataset("hdfs://bkt/x.h5")
+    with pytest.raises(OptionError, match="storage_options"):
+        H5Dataset(str(server.data / "runs/run_1.h5"), storage_options={"region": "x"})
+
+
+@pytest.mark.parametrize("shuffle", [False, "rows", "chunks", "files"])
+def test_the_rows_of_local_files(server, shuffle):
+    remote = H5Dataset("s3://bkt/runs/*.h5", storage_options=server.options)
+    local = H5Dataset(str(server.data / "runs/run_*.h5"))
+    for threads in (0, 2):
+        pair = (loader(each, 7, shuffle=shuffle, seed=3, threads=threads) for each in (remote, local))
+        for ours, theirs in zip(*pair, strict=True):
+            assert ours.keys() == theirs.keys()
+            assert ours.s == theirs.s
+            assert all(torch.equal(ours[name], theirs[name]) for name in ("x", "z", "label"))
+    assert all(each.if_match for each in server.requests() if each.range)
+
+
+def test_mixed_with_local_files_and_predicates(server):
+    given = ["s3://bkt/runs/run_0.h5", str(server.data / "runs/run_1.h5"), f"{server.url}/bkt/runs/run_2.h5"]
+    dataset = H5Dataset(given, ["x", "s"], where(label=[1]), storage_options=server.options)
+    assert len(dataset) == 21
+    by_path = {path.rsplit("/", 1)[-1]: i for i, path in enumerate(paths_of(dataset))}
+    for name, file_number in by_path.items():
+        with h5py.File(server.data / "runs" / name) as file:
+            assert torch.equal(dataset[7 * file_number].x, torch.from_numpy(file["x"][1]))
+
+
+def test_folds(server):
+    folds = kfold("s3://bkt/runs/*.h5", 3, group="label", storage_options=server.options)
+    local = kfold(str(server.data / "runs/run_*.h5"), 3, group="label")
+    assert [[str(part) for part in fold] for fold in folds] == [[str(part) for part in fold] for fold in local]
+
+
+def test_requests_of_a_plan_and_of_an_epoch(server, tmp_path):
+    for number in range(6, 60):
+        shutil.copy(server.data / "runs/run_0.h5", server.data / f"runs/run_{number}.h5")
+    dataset = H5Dataset("s3://bkt/runs/*.h5", ["x", "z"], storage_options=server.options, index_dir=tmp_path / "index")
+    asked = server.requests()
+    assert [each.path for each in asked if each.method == "HEAD"] == []
+    assert sum(each.path == "/bkt" for each in asked) == 1
+    assert len(asked) <= 1 + 58
+    MEMORY.clear()
+    forget_all()
+    begin = len(server.requests())
+    dataset = H5Dataset("s3://bkt/runs/*.h5", ["x", "z"], storage_options=server.options, index_dir=tmp_path / "index")
+    assert [each.path for each in server.requests()[begin:]] == ["/bkt"]
+    begin = len(server.requests())
+    dataset.read(np.arange(len(dataset)))
+    assert len(server.requests()) - begin <= 58
+    assert not [each for each in server.requests()[begin:] if not each.range or each.range.startswith("bytes=0-")]
+
+
+def test_a_file_that_is_written_again(server, tmp_path):
+    options = {"storage_options": server.options, "index_dir": tmp_path / "index"}
+    dataset = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], kept_bytes=0, **options)
+    with h5py.File(server.data / "runs/run_2.h5", "w") as file:
+        file["x"] = np.ones((20, 5), "f4")
+    with pytest.raises(StaleIndexError, match="run_2"):
+        dataset.read(np.arange(len(dataset)))
+    again = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], **options)
+    assert torch.equal(again[45].x, torch.ones(5))
+
+
+def test_files_that_differ_or_are_empty(server):
+    (server.data / "runs/run_8.h5").write_bytes(b"")
+    assert len(H5Dataset("s3://bkt/runs/run_*.h5", storage_options=server.options)) == 80
+    with h5py.File(server.data / "runs/run_8.h5", "w") as file:
+        file["x"] = np.ones((20, 6), "f4")
+    with pytest.raises(SchemaMismatchError, match=r"s3://bkt/runs/run_8\.h5"):
+        H5Dataset("s3://bkt/runs/run_*.h5", ["x"], storage_options=server.options)
+
+
+@pytest.fixture
+def episodes(server):
+    rng = np.random.default_rng(1)
+    for number in range(2):
+        with h5py.File(server.data / f"demo_{number}.h5", "w", libver="latest" if number else None) as file:
+            for episode in range(12):
+                steps = 5 + (episode + number) % 4
+                group = file.create_group(f"data/demo_{episode}")
+                group.attrs["success"] = episode % 2
+                group["obs/state"] = rng.random((steps, 3)).astype("f4")
+                image = rng.integers(0, 255, (steps, 8, 8)).astype("u1")
+                group.create_dataset("obs/image", data=image, chunks=(1, 8, 8), compression="gzip")
+                group["actions"] = rng.random((steps, 2)).astype("f4")
+            file["grid/v"] = rng.random((6, 5, 4)).astype("f4")
+            file["grid/t"] = np.arange(6.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": Groups("data/demo_*", attrs=("success",))},
+        {"rows": Groups("data/demo_*"), "windows": Windows({"actions": range(3), "obs/image": (-1, 0)})},
+        {"rows": Grid(2), "group": "grid", "columns": ["v", "t"]},
+        {"group": "grid", "columns": ["v"], "windows": Windows({"v": range(2)})},
+    ],
+)
+@pytest.mark.usefixtures("episodes")
+def test_row_kinds(server, options, tmp_path):
+    options = dict(options)
+    columns = options.pop("columns", None)
+    local = H5Dataset(str(server.data / "demo_*.h5"), columns, **options)
+    for index_dir in (None, tmp_path / "index", tmp_path / "index"):
+        MEMORY.clear()
+        forget_all()
+        remote = H5Dataset(
+            "s3://bkt/demo_*.h5", columns, storage_options=server.options, index_dir=index_dir, **options
+        )
+        assert len(remote) == len(local)
+        order = np.random.default_rng(0).permutation(len(local))[:40]
+        for index in order.tolist():
+            ours, theirs = remote[index], local[index]
+            assert ours.keys() == theirs.keys()
+            for name in ours:
+                assert np.array_equal(ours[name], theirs[name]), name
+
+
+def test_nothing_secret_is_kept_or_said(server, tmp_path, capsys, caplog):
+    secret = {"access_key_id": CANARY, "secret_access_key": CANARY, "session_token": CANARY}
+    options = {**server.options, **secret, "skip_signature": False}
+    index = tmp_path / "index"
+    caplog.set_level("DEBUG")
+    dataset = H5Dataset("s3://bkt/runs/run_*.h5", storage_options=options, index_dir=index, kept_bytes=0)
+    dataset.read(np.arange(10))
+    signed = f"{server.url}/bkt/runs/run_1.h5?X-Amz-Signature={CANARY}"
+    web = H5Dataset(signed, storage_options={"allow_http": True}, index_dir=index, kept_bytes=0)
+    texts = [repr(each) for each in (dataset, web, dataset._source.plan, web._source.plan, dataset._files, web._files)]
+    texts += [repr(dataset._source.plan.scope), str(paths_of(web))]
+    assert web[3].label == 0
+    assert main(["inspect", signed, "--storage-option", "allow_http=true", "--json"]) == 0
+    server.fail("status", status=403)
+    for work in (lambda: dataset.read(np.arange(60)), lambda: web.read(np.arange(20))):
+        with pytest.raises(NotReadableError, match="refuses") as caught:
+            work()
+        texts += [str(caught.value), repr(caught.getrepr(style="long", showlocals=False))]
+    captured = capsys.readouterr()
+    texts += [captured.out, captured.err, caplog.text]
+    texts += [path.read_bytes().decode("latin1") for path in index.iterdir()]
+    assert not [text for text in texts if CANARY in text]
+    assert CANARY.encode() in pickle.dumps(dataset)  # workers need it
+
+
+@pytest.fixture
+def memory(server):
+    found = fsspec.filesystem("memory")
+    for number in range(3):
+        found.pipe(f"/bkt/d/run_{number}.h5", (server.data / f"runs/run_{number}.h5").read_bytes())
+    yield found
+    found.rm("/bkt", recursive=True)
+
+
+@pytest.mark.parametrize("wrap", [lambda fs: fs, lambda fs: PyFileSystem(FSSpecHandler(fs))])
+def test_file_systems(server, memory, wrap):
+    local = H5Dataset([str(server.data / f"runs/run_{number}.h5") for number in range(3)])
+    for given in ("bkt/d/*.h5", "/bkt/d", "memory://bkt/d", [f"bkt/d/run_{number}.h5" for number in range(3)]):
+        dataset = H5Dataset(given, filesystem=wrap(memory), kept_bytes=0)
+        assert paths_of(dataset) == [f"memory://bkt/d/run_{number}.h5" for number in range(3)]
+        for ours, theirs in zip(loader(dataset, 9, seed=1), loader(local, 9, seed=1), strict=True):
+            assert ours.s == theirs.s
+            assert all(torch.equal(ours[name], theirs[name]) for name in ("x", "z", "label"))
+    memory.pipe("/bkt/d/run_1.h5", (server.data / "runs/run_2.h5").read_bytes())
+    with pytest.raises(StaleIndexError, match="run_1"):
+        dataset.read(np.arange(30))
+    with pytest.raises(NotFoundError, match="memory://bkt/none"):
+        H5Dataset("bkt/none/x.h5", filesystem=wrap(memory))
+    with pytest.raises(OptionError, match="pass one of them"):
+        H5Dataset("bkt/d", filesystem=wrap(memory), storage_options={"region": "x"})
+
+
+def test_commands(server, tmp_path, capsys):
+    options = [f"{name}={value}" for name, value in server.options.items()]
+    given = [word for option in options for word in ("--storage-option", option)]
+    assert main(["inspect", "s3://bkt/runs/run_0.h5", *given]) == 0
+    assert "label" in capsys.readouterr().out
+    assert main(["index", "s3://bkt/runs/*.h5", "--dir", str(tmp_path / "index"), *given]) == 0
+    assert "4 files, 80 rows" in capsys.readouterr().out
+
+
+def test_workers_are_started_by_forkserver(server):
+    dataset = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], storage_options=server.options)
+    made = OptimalDataLoaderFactory.create_validation_loader(dataset, 8, num_workers=1)
+    assert made.multiprocessing_context.get_start_method() == "forkserver"
+    assert sum(len(batch.x) for batch in made) == 80
+    local = H5Dataset(str(server.data / "runs/run_0.h5"), ["x"])
+    made = OptimalDataLoaderFactory.create_validation_loader(local, 8, num_workers=1)
+    assert made.multiprocessing_context is None
+
+
+_EXIT = """
+import atexit, sys
+atexit.register(print, "ends", flush=True)  # after Python has waited for all threads; torch takes seconds after that
+from ray_h5.torch_data import H5Dataset, loader
+options = {"endpoint": sys.argv[1], "region": "x", "skip_signature": True, "allow_http": True}
+dataset = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], storage_options=options, kept_bytes=0)
+batches = iter(loader(dataset, 8, threads=2))
+next(batches)
+print("reading", flush=True)
+sys.stdin.readline()
+list(batches) if sys.argv[2] == "wait" else None
+"""
+
+
+@pytest.mark.parametrize("what", ["exit", "wait"])
+def test_a_loader_that_waits_ends_at_once(server, what):
+    process = subprocess.Popen(
+        [sys.executable, "-c", _EXIT, server.url, what],
+        stdout=subprocess.PIPE, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout.readline() == b"reading\n"
+    server.fail("stall", method="GET")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    time.sleep(0.5)
+    began = time.monotonic()
+    if what == "wait" and process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == b"ends\n"
+    assert time.monotonic() - began < 1.5
+    process.stdin.close()
+    process.stdout.close()
+    process.wait(20)
