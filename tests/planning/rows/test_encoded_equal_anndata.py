@@ -291,6 +291,16 @@ def test_older_forms(tmp_path, write):
     np.testing.assert_array_equal(chosen.selection, np.flatnonzero(oracle.obs["cell_type"] == "T cell"))
 
 
+def test_a_file_that_only_has_the_names(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("X", "obs", "var", "uns"):
+            file[name] = np.arange(5)
+    assert H5Dataset(tmp_path / "a.h5").columns == ["X", "obs", "uns", "var"]
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["X"], file["obs/image"], file["var"] = np.arange(5), np.zeros((5, 2)), np.arange(5)
+    assert H5Dataset(tmp_path / "b.h5").columns == ["X", "obs/image", "var"]
+
+
 def as_10x(path, matrix, group="matrix"):
     """Write a matrix of cells x genes as 10x does: genes x cells, compressed along the cells."""
     with h5py.File(path, "w") as file:
