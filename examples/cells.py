@@ -49,6 +49,7 @@ def make_file(path: Path, seed: int) -> None:
         types = file.create_group(TYPE)
         types.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
         types["codes"] = kinds.astype(np.int8)
+        types["codes"].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
         write_texts(types, "categories", TYPES)
 
 

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench import BenchOptions
+from ray_h5.bench import BenchOptions, measure
 from ray_h5.bench.baselines import sparse_reads
 from ray_h5.bench.baselines.sparse_reads import fetched_rows, slices_of
 from ray_h5.bench.cases import sparse
@@ -18,6 +18,8 @@ def folder(tmp_path_factory):
 
 
 def test_bench_sparse_runs_without_the_libraries_of_others(folder, monkeypatch):
+    monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it takes long in a process with many objects
+    monkeypatch.setattr(sparse, "_RANDOM_BATCHES", 1)
     monkeypatch.setattr(sparse_reads.importlib.util, "find_spec", lambda _: None)
     results = sparse.bench_sparse(BenchOptions(size=0.005, folder=folder))
     found = {(each.case, each.baseline): each for each in results}
@@ -41,6 +43,8 @@ def test_the_baseline_reads_the_same_rows(folder):
     np.testing.assert_array_equal(np.vstack(found), expected[:5])
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore:.*without encoding metadata")
 def test_the_workload_is_what_anndata_writes(folder):
     pytest.importorskip("anndata", reason="anndata is the oracle of this test")
     import anndata

@@ -248,7 +248,7 @@ def _shuffled(index: RowIndex, unit: str) -> str:
 
 
 def _real_bytes(layout: ColumnLayout) -> int | None:
-    if layout.kind == "ragged":
+    if layout.kind in {"ragged", "sparse"}:
         return layout.num_rows * layout.item_bytes
     return None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
 
@@ -258,6 +258,8 @@ def _dtype(layout: ColumnLayout) -> str:
         return str(layout.element)
     if layout.kind in {"number", "bool"}:
         return layout.dtype.name
+    if layout.kind in {"sparse", "category", "optional"} and layout.element is not None:
+        return f"{layout.kind} {'string' if layout.element.hasobject else layout.element}"
     return f"list of {layout.element}" if layout.element is not None else layout.kind
 
 

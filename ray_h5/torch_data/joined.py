@@ -18,6 +18,7 @@ from ray_h5.planning.schema import ColumnSpec
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.reading.samples import Sample
+from ray_h5.transforms.sparse_tensors import merged_csr
 
 
 class PartOfBatch(NamedTuple):
@@ -249,6 +250,8 @@ def _count(parts: Sequence[PartOfBatch]) -> int:
 
 def _merged(columns: Sequence[Any], places: Sequence[np.ndarray], count: int, fill: float) -> Any:
     """Return the values of a column of several datasets in the order of the batch; padded ones to the longest."""
+    if isinstance(columns[0], torch.Tensor) and columns[0].layout == torch.sparse_csr:
+        return merged_csr(columns, places)
     if isinstance(columns[0], torch.Tensor):
         # By NumPy: torch splits even small copies over its threads, which wait for each other where CPUs are busy.
         arrays = [_bits(values) for values in columns]

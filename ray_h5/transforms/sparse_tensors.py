@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width: int) -> torch.Tensor:
@@ -22,6 +26,8 @@ def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width:
     width : int
         Length of a row.
     """
+    import torch
+
     _take_warning()
     columns, rows = torch.from_numpy(indices), torch.from_numpy(indptr)
     if columns.dtype == torch.int32 and len(columns) <= torch.iinfo(torch.int32).max:
@@ -30,9 +36,28 @@ def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width:
     return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(data), shape, check_invariants=False)
 
 
+def merged_csr(parts: Sequence[torch.Tensor], places: Sequence[np.ndarray]) -> torch.Tensor:
+    """Return the rows of several such tensors as one; row i of ``parts[k]`` is row ``places[k][i]`` of it."""
+    pointers = [part.crow_indices().numpy().astype(np.int64) for part in parts]
+    before = np.cumsum([0, *(each[-1] for each in pointers[:-1])])
+    starts = np.concatenate([each[:-1] + first for each, first in zip(pointers, before, strict=True)])
+    counts = np.concatenate([np.diff(each) for each in pointers])
+    order = np.argsort(np.concatenate(places))
+    starts, counts = starts[order], counts[order]
+    ends = np.cumsum(counts)
+    entries = np.arange(counts.sum()) + np.repeat(starts - (ends - counts), counts)
+    indices, data = (
+        np.concatenate([values.numpy() for values in each])[entries]
+        for each in zip(*((part.col_indices(), part.values()) for part in parts), strict=True)
+    )
+    return csr_tensor(np.concatenate([np.zeros(1, np.int64), ends]), indices, data, int(parts[0].shape[1]))
+
+
 @functools.cache
 def _take_warning() -> None:
     """Take the warning that torch gives once a process: that its sparse tensors are in beta."""
+    import torch
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         nothing = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0)

@@ -7,13 +7,13 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5 import Shuffle, csr, ragged
-from ray_h5.errors import CorruptFileError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError
 from ray_h5.planning.epoch.cost import shuffle_effect
 from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.torch_data import H5Dataset, OrderSampler, loader, where
+from ray_h5.torch_data import H5Dataset, OrderSampler, loader, mix, where
 from tests.planning.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH, CHUNK = 640, 40, 64
@@ -129,10 +129,25 @@ def test_ranks_share_the_rows(path, world_size):
     assert len(set(found)) == len(found) == ROWS // (16 * world_size) * 16 * world_size
 
 
+@pytest.mark.filterwarnings("ignore:Sparse ")  # torch says it where it makes the tensor of a worker again
 def test_a_data_loader_with_workers(path):
-    dataset = H5Dataset(path, [csr("X"), "label"])
-    for batch in DataLoader(dataset, 100, sampler=OrderSampler(dataset), num_workers=1):
-        np.testing.assert_array_equal(batch["X"], dense()[batch["label"]])
+    for is_dense in (True, False):
+        dataset = H5Dataset(path, [csr("X", dense=is_dense), "label"])
+        for batch in DataLoader(dataset, 100, sampler=OrderSampler(dataset), num_workers=1):
+            assert (batch["X"].layout == torch.strided) == is_dense
+            np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"].numpy()])
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_joined_datasets(path, is_dense):
+    parts = [H5Dataset(path, [csr("X", dense=is_dense), "label"], where(label=rows)) for rows in ([3, 1, 8], [5, 600])]
+    for joined in (ConcatDataset(parts), mix({"one": parts[0], "other": parts[1]}, {"one": 3, "other": 2})):
+        labels = []
+        for batch in loader(joined, 4) if isinstance(joined, ConcatDataset) else loader(joined, 5):
+            assert (batch["X"].layout == torch.strided) == is_dense
+            np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"].numpy()])
+            labels += batch["label"].tolist()
+        assert set(labels) == {1, 3, 5, 8, 600}
 
 
 def test_samples_transforms_and_caches(path):
@@ -171,6 +186,16 @@ def test_values_of_a_position_that_repeats_are_added(tmp_path):
     found = H5Dataset(tmp_path, [csr("X", dense=False)])[:]["X"]
     assert found.to_dense().tolist() == expected
     assert found.col_indices().tolist() == [0, 2, 3]
+
+
+def test_files_that_differ_in_the_type_of_values(path, tmp_path):
+    matrix = random_matrix(10, WIDTH, dtype=np.int64)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        write_matrix(file.create_group("X"), matrix)
+    with pytest.raises(SchemaMismatchError, match=r"(?s)expected sparse float32 \(40,\).*pass dtypes={'X': 'float64'}"):
+        H5Dataset([path, tmp_path / "b.h5"], ["X"])
+    both = H5Dataset([path, tmp_path / "b.h5"], ["X"], dtypes={"X": "float64"})
+    np.testing.assert_array_equal(both[:]["X"], np.vstack([dense(), matrix.toarray()]))
 
 
 def test_a_damaged_row_is_named_by_a_loader(path):

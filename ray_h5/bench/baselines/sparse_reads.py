@@ -105,22 +105,26 @@ class _Indexed:
 
 
 class AnnDataRows:
-    """Batches of ``adata.X[rows]`` of a backed AnnData; a slice a row in plain h5py if anndata is not installed."""
+    """Batches of a backed AnnData; a slice a row in plain h5py if anndata is not installed. The file stays open."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, *, dense: bool) -> None:
+        self._dense = dense
+        self._file = h5py.File(path)
+        self._indptr = self._file["X/indptr"][:].astype(np.int64)
+        is_there = importlib.util.find_spec("anndata")
+        self._backed: Any = importlib.import_module("anndata").read_h5ad(path, backed="r") if is_there else None
 
     def batches(self, draws: list[Rows]) -> Iterator[Any]:
-        """Yield a batch for each of some rows."""
-        if importlib.util.find_spec("anndata"):
-            backed = importlib.import_module("anndata").read_h5ad(self._path, backed="r")
-            try:
-                for rows in draws:
-                    yield backed[rows].to_memory().X.toarray()
-            finally:
-                backed.file.close()
-            return
-        with h5py.File(self._path) as file:
-            indptr = file["X/indptr"][:].astype(np.int64)
-            for rows in draws:
-                yield from fetched_rows(file, indptr, rows, len(rows), dense=True)
+        """Yield a batch for each of some rows, which ascend."""
+        for rows in draws:
+            if self._backed is None:
+                yield from fetched_rows(self._file, self._indptr, rows, len(rows), dense=self._dense)
+            else:
+                found = self._backed[rows].to_memory().X
+                yield found.toarray() if self._dense else found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        if self._backed is not None:
+            self._backed.file.close()

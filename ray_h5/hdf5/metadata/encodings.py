@@ -132,7 +132,9 @@ def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
 
 def form_of(root: h5py.Group) -> Form:
     """Return what kind of file it is."""
-    if text_attribute(root, "encoding-type") in {"anndata", "MuData", "raw"} or _has(root, ("obs", "var", "X")):
+    if text_attribute(root, "encoding-type") in {"anndata", "MuData", "raw"}:
+        return "anndata"
+    if _has(root, ("obs", "var", "X")) and _is_table(root, b"obs"):
         return "anndata"
     if not _has(root, ("matrix",)):
         return ""
@@ -141,6 +143,16 @@ def form_of(root: h5py.Group) -> Form:
     is_hard = root.id.links.get_info(b"matrix").type == h5py.h5l.TYPE_HARD
     matrix = root["matrix"] if is_hard else None
     return "10x" if isinstance(matrix, h5py.Group) and _has(matrix, ("barcodes", "shape", *_PARTS)) else ""
+
+
+def _is_table(root: h5py.Group, name: bytes) -> bool:
+    """Return whether a name is a table, as AnnData before 0.8 wrote it: a group that says so, or compound values."""
+    if root.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+        return False
+    found = h5py.h5o.open(root.id, name)
+    if isinstance(found, h5py.h5g.GroupID):
+        return text_attribute(h5py.Group(found), "encoding-type") == "dataframe"
+    return isinstance(found, h5py.h5d.DatasetID) and found.get_type().get_class() == h5py.h5t.COMPOUND
 
 
 def _has(group: h5py.Group, names: Iterable[str]) -> bool:

@@ -161,8 +161,8 @@ class H5Tree:
         if encoding is None or encoding.kind == "frame":
             return UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
         error = UnsupportedColumnError(
-            f"{self.path}: {name!r} is a group ({encoding.said}), which RowReader does not read; read_h5, H5Dataset "
-            "and loader do"
+            f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}). read_h5, H5Dataset and loader "
+            "read it, where rows lie along the first axis; RowReader does not."
         )
         error.is_encoded = True
         return error

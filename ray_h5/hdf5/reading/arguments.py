@@ -157,7 +157,13 @@ def _hint_of_sparse(columns: Iterable[str]) -> str:
     ends = [name.removesuffix("/indptr") for name in names if name.endswith("/indptr")]
     groups = sorted(each for each in ends if {f"{each}/data", f"{each}/indices"} <= names)
     if not groups:
-        return ""
+        is_inside = {"data", "indices", "indptr"} <= names
+        return (
+            "These are parts of a sparse matrix: choose the group above with group=, and name this one with "
+            "columns=[ray_h5.csr(...)]."
+            if is_inside
+            else ""
+        )
     return (
         f"{few(list(map(repr, groups)), _FEW_LISTED)} holds a sparse matrix, whose rows are a column: "
         f"columns=[ray_h5.csr({groups[0]!r}), ...]."

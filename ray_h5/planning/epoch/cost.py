@@ -108,9 +108,10 @@ def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
 
 def _of_ranges(plan: ReadPlan, window: int, chunk_rows: int, range_chunks: int) -> ShuffleEffect:
     """Return the cost where the rows of a group begin in some chunks: its last row ends in a further one."""
+    chunks = max(1.0, plan.files.num_rows / chunk_rows)
     groups = max(1.0, window / max(plan.order.chunk_group_rows or 1, 1))
-    mixed = max(1, round(groups * range_chunks))
-    touched = groups * (range_chunks + 1)  # chunks that a window touches
+    mixed = max(1, round(min(groups * range_chunks, chunks)))
+    touched = min(groups * (range_chunks + 1), chunks)  # chunks that a window touches
     block = min(plan.block_rows, window)
     # A smaller block than a window has rows of most of its chunks.
     in_block = touched * (1 - (1 - 1 / touched) ** block) if window > block else touched

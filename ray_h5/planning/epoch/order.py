@@ -255,8 +255,10 @@ def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, 
 def _range_window(index: RowIndex, num_rows: int) -> int:
     """Return a window that mixes as many chunk groups as fit into memory while their rows are kept as they are read."""
     row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
-    wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * _RANGE_CHUNKS * index.chunk_group_rows)
-    rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, num_rows // MIN_BLOCKS)
+    group_rows = _RANGE_CHUNKS * index.chunk_group_rows
+    wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * group_rows)
+    # A small file is cut into several blocks, but no smaller than a chunk group.
+    rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, max(num_rows // MIN_BLOCKS, min(2 * group_rows, num_rows)))
     return 1 << max(rows, 1).bit_length() - 1
 
 

@@ -216,9 +216,11 @@ def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
     for name, spec in expected.items():
         others = {schema[name] for schema in wrong if name in schema} - {spec}
         if others and all(_differ_in_dtype(spec, other) for other in others):
-            casts[name] = np.result_type(spec.dtype, *(other.dtype for other in others)).name
+            casts[name] = np.result_type(*(each.element or each.dtype for each in {spec, *others})).name
     return casts
 
 
 def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
+    if one.kind == other.kind == "sparse":
+        return one.ragged_shape == other.ragged_shape and one.element != other.element
     return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -77,7 +78,7 @@ class FieldColumn:
         return Reading([part], finish)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CategoryColumn:
     """A column of codes, delivered as the values that they stand for; or as codes, into an array of integers.
 
@@ -118,7 +119,7 @@ class CategoryColumn:
             codes = read()
             self._check(codes, rows)
             if out.dtype.hasobject:
-                out[places] = self._values()[codes.astype(np.int64)]
+                out[places] = self._values[codes.astype(np.int64)]
             elif out.dtype.kind in "iu":
                 out[places] = self._as_integers(codes, rows, out.dtype)
             else:
@@ -140,6 +141,7 @@ class CategoryColumn:
             f"{count} categories, and -1 is a missing value. Restore the file from a copy, or write it again."
         )
 
+    @cached_property
     def _values(self) -> np.ndarray:
         """Return the value of each code; None at the end, which is where -1 leads."""
         return np.array([*self.categories.tolist(), None, None], object)[:-1]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, RayH5Error, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.file_reads import FileRead
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.encodings import Encoding, matrix_shape
 from ray_h5.hdf5.reader import RowReader
@@ -78,17 +79,10 @@ class FileRows:
 
     def listing(self) -> Listing:
         if self._listed is None:
-            found = self._reader.layout
             if self._reader.form == "loom" and not self._is_reversed:
                 raise _of_loom(self._reader.path)
-            names = [*found.columns, *found.refused]
-            if self._reader.form == "loom":
-                names = [name for name in names if name.split("/")[0] in _OF_CELLS]
-            refused: dict[str, Exception] = dict(found.refused)
-            if self._reader.form == "anndata":
-                names = self._of_observations(names)
-            elif self._reader.form == "10x":
-                names = ["matrix", "matrix/barcodes"]
+            names = self._names()
+            refused: dict[str, Exception] = dict(self._reader.layout.refused)
             chosen = []
             for name in names:
                 if name in refused or not self._is_column(name, refused):
@@ -97,6 +91,16 @@ class FileRows:
             own = set(names)
             self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
         return self._listed
+
+    def _names(self) -> list[str]:
+        """Return the names of what may be columns."""
+        found = self._reader.layout
+        names = [*found.columns, *found.refused]
+        if self._reader.form == "10x":
+            return ["matrix", "matrix/barcodes"]
+        if self._reader.form == "loom":
+            return [name for name in names if name.split("/")[0] in _OF_CELLS]
+        return self._of_observations(names) if self._reader.form == "anndata" else names
 
     def _of_observations(self, datasets: Iterable[str]) -> list[str]:
         """Return what a file of AnnData has for each observation."""
@@ -186,8 +190,9 @@ class FileRows:
             return OptionalColumn(name, values, mask, self._reader.path)
         if encoding.kind == "ragged":
             return self._awkward(name.strip("/"), encoding)
-        what = "a table; its columns are below it" if encoding.kind == "frame" else "no column of rows"
-        raise UnsupportedColumnError(f"{self._reader.path}: {name!r} is {encoding.said!r}: {what}")
+        has_columns = encoding.kind == "frame" or encoding.said in {"dict", "raw", "anndata"}
+        what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
+        raise UnsupportedColumnError(f"{self._reader.path}: {name!r} ({encoding.said}) is {what}")
 
     def _dataset(self, name: str) -> ColumnLayout:
         return self._reader.find([name])[name]
@@ -220,7 +225,8 @@ class FileRows:
             found = self._reader.find([parent], missing_ok=True)
         names = found[parent].dtype.names if parent in found else None
         if self._reader.form == "anndata" and names is None:
-            raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, self.listing().names)}")
+            known = self._names() if parent.split("/", maxsplit=1)[0] in _OF_ROWS else list(self._reader.layout.columns)
+            raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, known)}")
         if names is None:
             return PlainColumn(self._reader.find([name])[name])  # raises, with near names
         if field not in names:
@@ -363,7 +369,9 @@ class FileRows:
             raise UnsupportedColumnError(
                 f"{where}: it has the shape {layout.shape}; expected a name for each of {width} positions"
             )
-        values = self._reader.read([names])[names].tolist() if isinstance(column, PlainColumn) else []
+        values = np.empty(width, object)
+        reading = column.reading(np.arange(width), np.arange(width), values)
+        self._reader.run(FileRead(self._reader, {names: values}, [], None, reading.parts, reading.finish))
         texts = [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
         places: dict[str, int] = {}
         wanted = set(made.take)

@@ -213,8 +213,8 @@ def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
 
 
 def _packed(value: Any, begin: int, nbytes: int) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return value  # a sparse tensor has no memory of its own, and goes torch's path with its parts
     start = value.data_ptr() - begin
     if 0 <= start < nbytes and value.is_contiguous() and value.numel():
         return _InSlot(start, tuple(value.shape), value.dtype)

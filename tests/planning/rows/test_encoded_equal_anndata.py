@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ray_h5 import csr, ragged
+from ray_h5 import RowReader, csr, ragged
+from ray_h5.cli import main
 from ray_h5.errors import (
     CastError,
     CorruptFileError,
@@ -290,6 +291,16 @@ def test_older_forms(tmp_path, write):
     np.testing.assert_array_equal(chosen.selection, np.flatnonzero(oracle.obs["cell_type"] == "T cell"))
 
 
+def test_a_file_that_only_has_the_names(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("X", "obs", "var", "uns"):
+            file[name] = np.arange(5)
+    assert H5Dataset(tmp_path / "a.h5").columns == ["X", "obs", "uns", "var"]
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["X"], file["obs/image"], file["var"] = np.arange(5), np.zeros((5, 2)), np.arange(5)
+    assert H5Dataset(tmp_path / "b.h5").columns == ["X", "obs/image", "var"]
+
+
 def as_10x(path, matrix, group="matrix"):
     """Write a matrix of cells x genes as 10x does: genes x cells, compressed along the cells."""
     with h5py.File(path, "w") as file:
@@ -363,6 +374,41 @@ def test_parts_of_the_wrong_shape(stored, name, values):
     with pytest.raises(RayH5Error, match=column):
         H5Dataset(path, [column])[:]
     assert column not in H5Dataset(path, ["X"]).columns  # the others can be read
+
+
+def test_names_of_genes_may_be_categories(stored):
+    path, oracle = stored
+    with h5py.File(path, "r+") as file:
+        group = file.create_group("var/symbol")
+        group.attrs["encoding-type"] = "categorical"
+        group["codes"], group["categories"] = (
+            np.arange(GENES, dtype="i1")[::-1],
+            [f"S{i}".encode() for i in range(GENES)],
+        )
+    found = H5Dataset(path, [csr("X", take=["S0", "S3"], names="var/symbol")])[:]["X"]
+    np.testing.assert_array_equal(found, oracle.X.toarray()[:, [GENES - 1, GENES - 4]])
+    with pytest.raises(UnknownColumnError, match="no 'var/symbols'"):
+        H5Dataset(path, [csr("X", take=["S0"], names="var/symbols")])
+
+
+def test_what_encodes_no_column(stored):
+    path, _ = stored
+    for name in ("layers", "obs", "raw"):
+        with pytest.raises(UnsupportedColumnError, match="its columns are below it"):
+            H5Dataset(path, [name])
+    with pytest.raises(SchemaMismatchError, match="parts of a sparse matrix"):
+        H5Dataset(path, group="X")
+    for columns in (["X"], ["obs/cell_type"]):
+        with pytest.raises(UnsupportedColumnError, match="is a group that encodes a column"):
+            RowReader(path).read(columns)
+
+
+def test_inspect_says_what_columns_are(stored, capsys):
+    path, _ = stored
+    assert main(["inspect", str(path), "--columns", "X", "--shuffle", "chunks"]) == 0
+    shown = capsys.readouterr().out
+    for said in ("sparse float32", "category string", "optional int64", "shuffled by chunks"):
+        assert said in shown
 
 
 def test_unknown_names(stored):
