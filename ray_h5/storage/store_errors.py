@@ -52,8 +52,8 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
         return changed(url)
     if "nosuchbucket" in lowered or "containernotfound" in lowered:
         return NotFoundError(
-            f"{url.rstrip('/')}: there is no such bucket. Check its name, and endpoint and region in storage_options; other nodes "
-            "may have others in their environment."
+            f"{url.rstrip('/')}: there is no such bucket. Check its name, and endpoint and region in storage_options; "
+            "other nodes may have others in their environment."
         )
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
