@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ray_h5.storage.local import DISK_COSTS
+
 PAGE_BYTES = 4 << 10
 """Rows this close share a page of the disk: reading what is between them costs nothing."""
 
 LARGE_READ_BYTES = 4 * PAGE_BYTES
 """Copying this many bytes takes longer than the call that reads them."""
 
-_CHUNK_GAP_BYTES = 512
+_CHUNK_GAP_BYTES = DISK_COSTS.gap_bytes
 """Padding between two chunks that is read along with them. It is smaller than a chunk that was not asked for."""
 
 _FEW_ROWS = 32
@@ -23,8 +25,9 @@ _FEW_ROWS = 32
 _SELECTED_ROW_BYTES = 1 << 10
 """Each row this large is read by a call of its own: libhdf5 splits a selection of rows chunk by chunk (measured)."""
 
-_SPAN_BYTES = 1 << 20
-"""About this much is read with one call; a larger chunk or row is read whole."""
+_SPAN_BYTES = DISK_COSTS.part_bytes[1]
+"""About this much is read with one call; a larger chunk or row is read whole. These are the pieces that jobs are made
+of. What a remote file is asked for is joined again, by the costs of that file; see `joint_reads`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

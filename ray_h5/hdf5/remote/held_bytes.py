@@ -28,8 +28,8 @@ BLOCK_BYTES = 4 << 10
 """Bytes are fetched and held in blocks of this size, or of whole pages of a paged file."""
 
 _HEAD_BYTES = 64 << 10
-_SMALL_FILE_BYTES = 8 << 20
-"""The rest of a smaller file is fetched at once, if its head is not enough."""
+_SMALL_FILE_BYTES = 2 << 20
+"""The rest of a smaller file is fetched at once, if its head is not enough: that takes no longer than a request."""
 
 _GAP_BYTES = 16 << 10
 _PART_BYTES = 8 << 20
