@@ -59,7 +59,7 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
     if "redirect" in lowered and "region" in lowered:
         return OptionError(
-            f"{url}: the bucket is in another region ({doing}). Pass its region: storage_options={{'region': 'eu-west-1'}}"
+            f"{url}: the bucket is in another region ({doing}). Pass it: storage_options={{'region': 'eu-west-1'}}"
         )
     if "requesttimetooskewed" in lowered:
         return NotReadableError(
