@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.datasource import H5Datasource
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
     from ray_h5.ray_data.predicates import kfold, where
+    from ray_h5.ray_data.preprocessing.decode_image import DecodeImage
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.quiet import quiet
     from ray_h5.ray_data.training.data_config import data_config
@@ -57,6 +58,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CombinedHDF5Dataset": "ray_h5.torch_data.compat.combined",
     "DataLoaderPerformanceMonitor": "ray_h5.torch_data.compat.monitor",
+    "DecodeImage": "ray_h5.ray_data.preprocessing.decode_image",
     "DistributedError": "ray_h5.torch_data.compat.rank_cached",
     "EpochShuffleSampler": "ray_h5.torch_data.compat.epoch_shuffle",
     "GaussianNoise": "ray_h5.transforms.noise",
@@ -110,6 +112,7 @@ _HOMES = {
 __all__ = [
     "CombinedHDF5Dataset",
     "DataLoaderPerformanceMonitor",
+    "DecodeImage",
     "DistributedError",
     "EpochShuffleSampler",
     "GaussianNoise",

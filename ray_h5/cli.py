@@ -44,6 +44,8 @@ _ARGUMENT = re.compile(
     r"(?P<value>\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"|-?\w+(?:\.\w+)?|)"
 )
 
+_SHUFFLE = re.compile(r"Shuffle\(unit='(?P<unit>[^']*)'\)")
+
 _NAMED = re.compile(
     r"(?<![\w/.='\"-])(?:dtypes|index_dir|allow_external|ignore_missing_paths|file_extensions)\b(?![\w=/])"
 )
@@ -70,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _as_flags(message: str) -> str:
     """Return a message with the flags of this command in place of arguments in Python."""
     message = message.replace("; any with file_extensions=None", "")  # no flag says None
+    message = _SHUFFLE.sub(lambda found: f"--shuffle {shlex.quote(found['unit'])}", message)
     return _NAMED.sub(lambda found: _FLAGS[found[0]], _ARGUMENT.sub(_flag, message))
 
 

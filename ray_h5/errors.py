@@ -14,6 +14,7 @@ __all__ = [
     "CorruptChunkError",
     "CorruptFileError",
     "ExternalDataError",
+    "ImageError",
     "MaskTooLargeError",
     "MissingDependencyError",
     "MissingRowKeyError",
@@ -134,6 +135,10 @@ class ExternalDataError(RayH5Error, PermissionError):
 
 class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that does not exist."""
+
+
+class ImageError(RayH5Error, ValueError):
+    """An encoded image cannot be decoded."""
 
 
 class TableError(RayH5Error, ValueError):

@@ -31,7 +31,7 @@ def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
 
 def near_names(name: str, names: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to `name`."""
-    known = sorted(map(str, names))  # a pandas frame may call a column by a number
+    known = sorted(set(map(str, names)))  # a pandas frame may call a column by a number
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f" Did you mean {' or '.join(repr(each) for each in near)}?"

@@ -42,8 +42,8 @@ def test_reads_of_the_bare_loop_are_all_chunks_of_all_rows(tmp_path):
     workload = make_workload("signals", str(tmp_path), 0.01)
     reads = _Reads.of(workload)
     assert len(reads.extents) == 3 * workload.rows
-    assert len({(number, extent.offset) for number, extent in reads.extents}) == len(reads.extents)
-    by_row = np.array([number for number, _ in reads.extents]).reshape(-1, 3)
+    assert len({(number, extent.offset) for number, extent, _ in reads.extents}) == len(reads.extents)
+    by_row = np.array([number for number, _, _ in reads.extents]).reshape(-1, 3)
     assert (by_row == by_row[:, :1]).all()
     reads.run(0)
     reads.run(64)
@@ -72,3 +72,17 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
     found = [loader._threads(workload, 5), loader._threads(workload, 5, wait_s=1e-3)]
     assert [each.case for each in found] == ["loader, 2 threads", "loader, 2 threads, 1 ms a read"]
     assert LocalFile.read_into is read_into
+
+
+def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
+    from ray_h5.bench.cases import images
+
+    monkeypatch.setattr(images, "_COUNT", 8)
+    monkeypatch.setattr(images, "_BATCH_SIZE", 4)
+    monkeypatch.setattr(images, "_FORMATS", {"JPEG": {}})
+    monkeypatch.setattr(images, "_SIZE", (30, 40))
+    found = BENCHES["images"](BenchOptions(0.5, 5, str(tmp_path)))
+    assert [(each.case, each.baseline) for each in found] == [
+        ("JPEG 0 threads", "Pillow"),
+        ("JPEG 1 threads", "Pillow"),
+    ]

@@ -196,5 +196,8 @@ def test_errors_speak_of_flags(tmp_path, capsys):
     assert f"pass --allow-external {tmp_path}/elsewhere" in said(*index, b, "--columns", "link")
     assert "--group /a names no group" in said(*index, a, "--group", "/a")
     assert "--turns 3: expected 5 or more" in said("bench", "read", "--turns", "3")
+    assert "--shuffle row: expected one of 'auto', 'rows'" in said(
+        "inspect", a, "--columns", "long", "--shuffle", "row"
+    )
     missing = said("inspect", str(tmp_path / "group=3" / "a.h5"))
     assert f"{tmp_path}/group=3/a.h5" in missing

@@ -20,7 +20,7 @@ log = logging.getLogger("ray_h5.planning.something")
 def run(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((4, 3), "f4")
-        file["odd"] = np.zeros((4, 3), "S3")  # an array of strings a row: left out
+        file["odd"] = np.zeros(4, np.longdouble)  # Arrow and torch lack them: left out
 
     def program(code):
         words = [sys.executable, "-c", START + code]
@@ -69,6 +69,6 @@ def test_messages_of_a_test_are_captured(tmp_path, caplog):
 
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((4, 3), "f4")
-        file["odd"] = np.zeros((4, 3), "S3")
+        file["odd"] = np.zeros(4, np.longdouble)
     H5Dataset(tmp_path / "a.h5")
     assert "left out 1 of 2 columns" in caplog.text

@@ -369,3 +369,10 @@ def test_a_notebook_shows_a_figure_by_itself():
 
     found, _ = DisplayFormatter().format(plots.plot_row({"x": np.arange(3)}))
     assert found["image/png"][:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_augmentation_of_a_whole_row_says_which_column_to_pass():
+    row = {"x": np.zeros(5), "y": np.zeros(5)}
+    for column, said in (("", r"before\['x'\]"), ("y", r"before\['y'\]")):
+        with pytest.raises(OptionError, match=f"before: expected the values of one column, found a row.* {said}"):
+            plots.plot_augmentation(row, row, column=column)

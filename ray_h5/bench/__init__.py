@@ -68,6 +68,7 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "fit": _bench("fit", "fit"),
         "gpu": _bench("gpu", "gpu"),
         "groups": _bench("groups", "groups"),
+        "images": _bench("images", "images"),
         "loader": _bench("loader", "loader"),
         "plan": _bench("plan", "plan"),
         "ray": _bench("ray_data", "ray"),

@@ -77,8 +77,9 @@ def _write(file: h5py.File, cells: int, gzip: bool, rng: np.random.Generator) ->
     _write_names(file, "obs", [f"cell{i}" for i in range(cells)], ["cell_type"])
     _write_names(file, "var", [f"gene{i}" for i in range(_GENES)], [])
     types = file.create_group("obs/cell_type")
-    types.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
-    types["codes"] = (np.arange(cells) * _CLASSES // cells).astype(np.int8)  # classes follow each other
+    _encoded(types, "categorical", ordered=False)
+    codes = (np.arange(cells) * _CLASSES // cells).astype(np.int8)  # classes follow each other
+    _encoded(types.create_dataset("codes", data=codes), "array")
     _strings(types, "categories", [f"type{i}" for i in range(_CLASSES)])
 
 
@@ -97,11 +98,15 @@ def _counts(cells: int, shares: Array, genes: Array, rng: np.random.Generator) -
 
 def _write_names(file: h5py.File, name: str, names: list[str], columns: list[str]) -> None:
     group = file.create_group(name)
-    group.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"})
+    _encoded(group, "dataframe", _index="_index")
     group.attrs["column-order"] = np.array(columns, h5py.string_dtype())
     _strings(group, "_index", names)
 
 
 def _strings(group: h5py.Group, name: str, values: list[str]) -> None:
     made = group.create_dataset(name, data=np.array(values, object), dtype=h5py.string_dtype())
-    made.attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
+    _encoded(made, "string-array")
+
+
+def _encoded(made: h5py.Group | h5py.Dataset, kind: str, **attributes: object) -> None:
+    made.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0", **attributes})

@@ -108,6 +108,8 @@ class ColumnLayout:
         Whether this package decodes the bytes itself; otherwise h5py does.
     odd_type : str
         For numbers and booleans of a type that numpy does not have: a description of that type.
+    lost_fields : tuple of str
+        For compound values: fields of HDF5's own time, which neither h5py nor numpy has. They are left out.
     ragged_shape : tuple of (int or None)
         For rows of varying shape ("ragged"): the shape of a row; None for axes along which rows differ.
         For rows of a sparse matrix ("sparse"): their length.
@@ -136,6 +138,7 @@ class ColumnLayout:
     odd_type: str = ""
     ragged_shape: tuple[int | None, ...] = ()
     dense: bool = False
+    lost_fields: tuple[str, ...] = ()
     path: str = field(default="", compare=False)
 
     @property

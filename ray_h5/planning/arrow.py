@@ -64,6 +64,8 @@ def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
         return _lists(array, type_)
     if pa.types.is_fixed_size_binary(type_):
         return pa.Array.from_buffers(type_, len(array), [None, pa.py_buffer(np.ascontiguousarray(array).tobytes())])
+    if array.dtype.kind == "V":
+        return to_arrow(array, pa.binary(array.dtype.itemsize)).cast(type_)
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return pa.array(array, pa.binary() if pa.types.is_string(type_) else pa.large_binary()).cast(type_)
     return pa.array(np.ascontiguousarray(array), type_)

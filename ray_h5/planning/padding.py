@@ -85,12 +85,18 @@ class Padding:
         self.check_names(columns)
         found = {}
         for name, spec in columns.items():
-            fill = self.value(name, spec.element)
-            if spec.element is None or spec.kind != "ragged" or fill is None:
+            if spec.element is None or spec.kind != "ragged":
                 continue
-            _fill_of(name, fill, spec.element)
+            if (fill := self.fill(name, spec.element, columns)) is not None:
+                found[name] = fill
+        return found
+
+    def fill(self, name: str, dtype: np.dtype, columns: Collection[str]) -> float | None:
+        """Return what fills up rows of a column of `columns`, checked as in `fills`; None if it is not padded."""
+        found = self.value(name, dtype)
+        if found is not None:
+            _fill_of(name, found, dtype)
             check_length_name(name, columns)
-            found[name] = fill
         return found
 
 

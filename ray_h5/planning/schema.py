@@ -20,15 +20,6 @@ TENSOR_KINDS = frozenset({"number", "bool"})
 NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 """Kinds with values that may be missing. They are plain values of type `ColumnSpec.element`, or text."""
 
-_NO_TENSORS = {
-    "string": ("strings", "one string a row, or numbers that stand for them"),
-    "struct": ("compound values", "each of their fields as a column of its own"),
-    "time": ("times", "them as int64"),
-    "binary": ("opaque values", "them as uint8"),
-    "list": ("arrays of varying length", "one such array a row"),
-}
-"""Kinds that cannot be arrays, and what to write instead."""
-
 _ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
 
@@ -75,12 +66,6 @@ class ColumnSpec:
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
-        if layout.row_shape and layout.kind not in TENSOR_KINDS:
-            values, instead = _NO_TENSORS[layout.kind]
-            raise UnsupportedColumnError(
-                f"{layout.where} holds an array of {values} a row, of shape {layout.row_shape}; read_h5 and H5Dataset "
-                f"deliver arrays of numbers and booleans only. RowReader reads it; or write {instead}."
-            )
         held = layout.dtype if layout.element is None else layout.element
         if layout.kind == "ragged" and not _is_held(held, len(layout.ragged_shape)):
             raise UnsupportedColumnError(
@@ -123,8 +108,15 @@ class ColumnSpec:
 
     @property
     def value_type(self) -> pa.DataType:
-        """Arrow type of one value."""
-        if self.as_bytes:
+        """Arrow type of one value. Rows of several values that tensors cannot hold are lists of fixed size."""
+        found = self._item_type
+        for length in () if self.kind in TENSOR_KINDS else reversed(self.row_shape):
+            found = pa.list_(found, length)
+        return found
+
+    @property
+    def _item_type(self) -> pa.DataType:
+        if self.as_bytes or (self.kind == "binary" and self.row_shape):  # pyarrow has no lists of binary of fixed size
             return pa.binary()
         if self.kind == "sparse":
             return pa.null()  # a column of all rows is never kept
@@ -133,6 +125,11 @@ class ColumnSpec:
         if self.element is not None:
             return pa.large_list(arrow_type(self.element))
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether a row is a tensor in Arrow: numbers or booleans, of one shape."""
+        return self.kind in TENSOR_KINDS and self.tensor_shape != ()
 
     @property
     def kept_type(self) -> pa.DataType:
@@ -160,7 +157,7 @@ class ColumnSpec:
             return is_cast
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
             return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
-        if self.kind != stored.kind:
+        if self.kind != stored.kind or self.row_shape != stored.row_shape:
             return False
         # The fields of compound values may have other offsets in another file.
         return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
@@ -218,7 +215,7 @@ class ColumnSpec:
             return f"{self.kind} {self.value_type}"
         kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
         if self.kind in {"struct", "list", "binary", "time"}:
-            kind = str(self.value_type)
+            kind = str(self._item_type)
         return f"{kind} {self.row_shape}" if self.row_shape else kind
 
 
@@ -270,7 +267,7 @@ def scalar_to_arrow(
         If a string is not UTF-8.
     """
     type_ = spec.value_type if type_ is None else type_
-    if spec.as_bytes:
+    if spec.as_bytes and not spec.row_shape:
         return pa.array(array, type_)
     try:
         return to_arrow(array, type_)

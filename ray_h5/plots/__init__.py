@@ -108,6 +108,12 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     UnsupportedColumnError
         If they are not real numbers.
     """
+    for name, given in (("before", before), ("after", after)):
+        if isinstance(given, Mapping):
+            raise OptionError(
+                f"{name}: expected the values of one column, found a row of {len(given)} columns. Pass one of them, "
+                f"such as {name}[{column or next(iter(given), 'signal')!r}]"
+            )
     first, second = as_array(before), as_array(after)
     for array in (first, second):
         if array.dtype.kind not in "biuf":

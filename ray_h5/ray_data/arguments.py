@@ -56,7 +56,7 @@ def as_tail(rule: str, rows: int | None) -> Tail | None:
         return None
     if rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    return Tail(cast("Any", rule), rows)
+    return Tail(cast("Any", rule), as_integer("tail_rows", rows, 1))
 
 
 def as_flag(name: str, value: object) -> bool:

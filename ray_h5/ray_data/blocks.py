@@ -65,9 +65,9 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.kind == "sparse":
             return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
-        if spec.is_scalar:
-            return scalar_to_arrow(array, spec, where)
-        return ArrowTensorArray.from_numpy(array, column_name=name)
+        if spec.is_tensor:
+            return ArrowTensorArray.from_numpy(array, column_name=name)
+        return scalar_to_arrow(array, spec, where)
     if name == ROW_KEY_SPEC.name:
         return pa.array(_row_keys(plan, block))
     if name == IS_PADDING_SPEC.name:

@@ -265,7 +265,13 @@ class H5Datasource(Datasource):
             check_there(names, self._names)
         known = {**self._delivered, **self._added}
         found = {name: known[name] for name in names if name in known}
-        return {**found, **self._index.find([name for name in names if name not in found])}
+        try:
+            return {**found, **self._index.find([name for name in names if name not in found])}
+        except UnknownColumnError as exc:
+            added = [_ADDED_BY[name] for name in names if name not in known and name in _ADDED_BY]
+            if added:
+                raise UnknownColumnError(f"{exc} {added[0]}=True of read_h5 adds this column.") from exc
+            raise
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
@@ -273,6 +279,10 @@ class H5Datasource(Datasource):
         for name in self._predicate_specs.keys() & self._added.keys():
             columns[name] = place_column(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
         return evaluate(predicate, columns, self._index.num_rows)
+
+
+_ADDED_BY = {PATH_SPEC.name: "include_paths", ROW_ID_SPEC.name: "include_row_ids"}
+"""Options of `read_h5` that add columns which a predicate can name."""
 
 
 @functools.lru_cache(maxsize=1024)

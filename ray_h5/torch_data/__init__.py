@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
+    from ray_h5.transforms.decode_image import DecodeImage
 
 __all__ = [
     "CombinedHDF5Dataset",
     "DataLoaderPerformanceMonitor",
+    "DecodeImage",
     "DistributedError",
     "EpochShuffleSampler",
     "Grid",
@@ -90,6 +92,7 @@ _NAMES = {
     ),
     "planning.rows.windows": ("Windows",),
     "planning.tables.sidecar": ("Sidecar",),
+    "transforms.decode_image": ("DecodeImage",),
     "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.compat.combined": ("CombinedHDF5Dataset",),
     "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
+from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOptionError
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes
@@ -28,22 +28,24 @@ from ray_h5.planning.notices import warn_of_surprises
 from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
 from ray_h5.planning.predicates.evaluate import as_expression
+from ray_h5.planning.predicates.words import in_words
 from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import Cast, ColumnSpec
+from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch
 from ray_h5.planning.tables.joined import no_value
 from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
+from ray_h5.torch_data.reading.decoding import check_transform, decoded, parts_of
 from ray_h5.torch_data.reading.row_source import RowSource
 from ray_h5.torch_data.reading.sample_cache import SampleCache
 from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
 from ray_h5.torch_data.reading.tensors import ragged_to_torch, to_torch
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
-Transform = Callable[[Any], Any]
+Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 
 
 def check_options(
@@ -78,8 +80,8 @@ class H5Dataset(BatchedDataset):
         Columns of a sample; None takes all. Some are made of several datasets: `ray_h5.csr`, `ray_h5.ragged`.
     predicate : expression of pyarrow or Ray, optional
         Which rows are samples; see `where`.
-    transform : callable, optional
-        Applied to each sample.
+    transform : callable, or sequence of them, optional
+        Applied to each sample, one after the other. A `DecodeImage` that comes first decodes whole batches.
     group : str
         The group that column names are relative to.
     rows : Groups or Grid, optional
@@ -188,8 +190,6 @@ class H5Dataset(BatchedDataset):
             ignore_missing_paths=ignore_missing_paths,
             columns=columns,
         )
-        if transform is not None and not callable(transform):
-            raise OptionError(f"transform={transform!r}: expected a function of a sample, or None")
         self.transform = transform
         self._padding = Padding.of(pad)
         self._files = replace(files, cast=self._cast(files.cast))
@@ -207,6 +207,7 @@ class H5Dataset(BatchedDataset):
         warn_of_surprises(self._index, columns)
         delivered = self._index.delivered
         self._specs = [delivered[name] for name in self._index.names]
+        check_transform(self.transform, self.columns)
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
@@ -221,6 +222,7 @@ class H5Dataset(BatchedDataset):
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
+        self._padded_shapes = {name: spec.ragged_shape for name, spec in self._ragged.items()}
         return {} if padding is None else padding.fills({spec.name: spec for spec in self._specs})
 
     @property
@@ -251,7 +253,7 @@ class H5Dataset(BatchedDataset):
     @property
     def is_transformed(self) -> bool:
         """Whether samples are what a transform makes of them."""
-        return self.transform is not None
+        return parts_of(self.transform)[1] is not None
 
     @property
     def has_own_samples(self) -> bool:
@@ -281,11 +283,44 @@ class H5Dataset(BatchedDataset):
         return self._source.num_rows
 
     def _one(self, index: SupportsIndex) -> Any:
-        return self._several([check_index(index, len(self), type(self).__name__)])[0]
+        wanted = np.array([check_index(index, len(self), type(self).__name__)])
+        return self.samples(self.decoded(self.read(wanted), wanted, skips=False)[0])[0]
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__)
-        return self.samples(self.read(wanted))
+        arrays, kept = self.decoded(self.read(wanted), wanted)
+        if kept is not None and not kept.any():
+            raise ImageError(f"none of the {len(wanted)} rows of this batch has an image that can be decoded")
+        return self.samples(arrays)
+
+    def decoded(
+        self, arrays: Mapping[str, np.ndarray], indices: np.ndarray, *, skips: bool = True
+    ) -> tuple[Mapping[str, np.ndarray], np.ndarray | None]:
+        """Return samples that `read` returned with their images decoded, as the transform says.
+
+        Parameters
+        ----------
+        arrays : mapping of str to numpy.ndarray
+            The samples.
+        indices : numpy.ndarray
+            Which samples they are, for messages.
+        skips : bool
+            Whether samples may be left out.
+
+        Returns
+        -------
+        mapping of str to numpy.ndarray
+            The samples that are left.
+        numpy.ndarray or None
+            bool: which of them are left; None for all.
+        """
+        decoders = parts_of(self.transform)[0]
+        if not decoders:
+            return arrays, None
+        plan = self._source.plan
+        return decoded(
+            decoders, arrays, lambda i: plan.files.where(int(plan.row_ids(indices[i : i + 1])[0])), skips=skips
+        )
 
     def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
         """Read samples as arrays.
@@ -309,8 +344,8 @@ class H5Dataset(BatchedDataset):
         """Cast rows of varying shape here, where it is known which rows they are, for messages."""
         if spec.element is None or spec.element.kind not in "biufc":
             return
-        plan, stored = self._source.plan, list(rows)
-        cast = cast_rows(stored, spec, lambda i: plan.files.where(int(plan.row_ids(indices[i : i + 1])[0])))
+        stored = list(rows)
+        cast = cast_rows(stored, spec, lambda i: self._place(indices[i]))
         if cast is not stored:
             for i, row in enumerate(cast):
                 rows[i] = row
@@ -320,10 +355,9 @@ class H5Dataset(BatchedDataset):
         indices = np.array([index for batch in batches for index in batch], np.int64)
         arrays = self.read(indices, self.new_pinned(len(indices)) if pinned else None)
         stops = itertools.accumulate(map(len, batches))
-        return [
-            {name: values[stop - len(batch) : stop] for name, values in arrays.items()}
-            for batch, stop in zip(batches, stops, strict=True)
-        ]
+        parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
+        read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
+        return [dict(self.decoded(*each)[0]) for each in read]
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next; it does nothing while reads do not wait."""
@@ -334,7 +368,7 @@ class H5Dataset(BatchedDataset):
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
         batch = batch_of(arrays, self._whole(arrays), part)
-        transform = self.transform
+        transform = parts_of(self.transform)[1]
         return batch if transform is None else [transformed(transform, sample) for sample in batch]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
@@ -357,6 +391,27 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(other._padding)
         return other
 
+    def row_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Return the shape of a row of each column that can be padded; None is for axes along which rows differ."""
+        return {
+            spec.name: spec.ragged_shape if spec.kind == "ragged" else spec.row_shape
+            for spec in self._specs
+            if spec.kind == "ragged" or spec.kind in TENSOR_KINDS
+        }
+
+    def padded_as(self, shapes: Mapping[str, tuple[int | None, ...]]) -> H5Dataset:
+        """Return the same samples, whose columns are padded like those of other datasets with rows of these shapes."""
+        if self._padding is None:
+            return self
+        specs, fills = {spec.name: spec for spec in self._specs}, dict(self._fills)
+        for name in shapes.keys() - fills.keys():
+            fill = self._padding.fill(name, specs[name].dtype, specs)
+            if fill is not None:
+                fills[name] = fill
+        other = copy.copy(self)
+        other._fills, other._padded_shapes = fills, {**self._padded_shapes, **shapes}
+        return other
+
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True
@@ -377,7 +432,7 @@ class H5Dataset(BatchedDataset):
         # As in Ray, a predicate sees what is delivered.
         selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
-            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {predicate}")
+            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
 
     def _selecting_columns(self) -> Sequence[str]:
@@ -395,9 +450,14 @@ class H5Dataset(BatchedDataset):
             if name not in self._fills:
                 padded[name] = values
                 continue
-            spec, fill = self._ragged[name], self._fills[name]
+            shape = self._padded_shapes[name]
+            if name not in self._ragged:  # rows of one length, which differs from that of other datasets
+                own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
+                padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
+                continue
+            spec = self._ragged[name]
             rows = cast_rows(list(arrays[name]), spec)
-            array, lengths = pad_rows(name, rows, fill, spec.element, len(spec.ragged_shape), spec.ragged_shape)
+            array, lengths = pad_rows(name, rows, self._fills[name], spec.element, len(shape), shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.hdf5.buffers import empty
@@ -50,7 +50,8 @@ class JoinedDataset(BatchedDataset):
 
     def __init__(self, source: Dataset[Any]) -> None:
         self.source = source
-        self._parts, self._positions = _flat(source)
+        parts, self._positions = _flat(source)
+        self._parts = _padded_alike(parts)
         self._stops = np.cumsum([len(part) for part in self._parts])
 
     @property
@@ -80,7 +81,8 @@ class JoinedDataset(BatchedDataset):
         wanted = check_indices(indices, len(self), type(self).__name__)
         samples: list[Any] = [None] * len(wanted)
         for part, places, rows in self._by_part(wanted):
-            for place, sample in zip(places, self._parts[part].__getitems__(rows), strict=True):
+            found = self._parts[part].__getitems__(rows)
+            for place, sample in zip(places, found, strict=len(found) == len(places)):
                 samples[place] = sample
         return samples
 
@@ -95,8 +97,10 @@ class JoinedDataset(BatchedDataset):
             for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
                 if stop > start:
                     mine = {name: values[start:stop] for name, values in arrays.items()}
-                    found[i].append(PartOfBatch(part, places[start:stop] - bounds[i], mine))
-        return found
+                    here, kept = part.decoded(mine, rows[start:stop])
+                    there = places[start:stop] - bounds[i]
+                    found[i].append(PartOfBatch(part, there if kept is None else there[kept], dict(here)))
+        return [_closed_up(parts) for parts in found]
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next."""
@@ -127,7 +131,7 @@ class JoinedDataset(BatchedDataset):
     def with_padding(self, pad: PadLike) -> JoinedDataset:
         """Return the same samples, with another option `pad` of each dataset."""
         other = copy.copy(self)
-        other._parts = [part.with_padding(pad) for part in self._parts]
+        other._parts = _padded_alike([part.with_padding(pad) for part in self._parts])
         return other
 
     def check_alike(self) -> None:
@@ -140,7 +144,7 @@ class JoinedDataset(BatchedDataset):
                     raise SchemaMismatchError(
                         f"datasets {names[0]} and {names[number]} of the {self._kind} do not make one batch: column "
                         f"{name!r} is {first} in {self._parts[0]}, and {here} in {self._parts[number]}; choose columns="
-                        "[...] and dtypes={...} that all of them have"
+                        "[...] and dtypes={...} that all of them have, or pad=True for rows that differ in length"
                     )
 
     @property
@@ -202,10 +206,33 @@ def _flat(dataset: Dataset[Any]) -> tuple[list[H5Dataset], np.ndarray]:
             joined.append(positions + total)
             total += sum(map(len, parts))
         return found, np.concatenate(joined)
+    # A DataLoader takes no sampler for a dataset that has its own order.
+    sampler = "" if isinstance(dataset, IterableDataset) else ", sampler=OrderSampler(dataset)"
     raise OptionError(
         f"expected an H5Dataset, or a ConcatDataset or Subset of H5Datasets, found {type(dataset).__name__}. For any "
-        "other dataset write DataLoader(dataset, batch_size, sampler=OrderSampler(dataset))"
+        f"other dataset write DataLoader(dataset, batch_size{sampler})"
     )
+
+
+def _padded_alike(parts: list[H5Dataset]) -> list[H5Dataset]:
+    """Return datasets which pad a column if its rows differ in shape in one of them, or between them."""
+    by_part = [part.row_shapes() for part in parts]
+    found: dict[str, tuple[int | None, ...]] = {}
+    for name in by_part[0] if by_part else ():
+        shapes = [of_part[name] for of_part in by_part if name in of_part]
+        if len(shapes) == len(parts) and len({len(shape) for shape in shapes}) == 1:
+            merged = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+            if None in merged:
+                found[name] = merged
+    return [part.padded_as(found) for part in parts] if found else parts
+
+
+def _closed_up(parts: list[PartOfBatch]) -> list[PartOfBatch]:
+    """Return the parts of a batch without the places of samples that were left out."""
+    there = np.sort(np.concatenate([part.places for part in parts])) if parts else np.empty(0, np.int64)
+    if len(there) and there[-1] == len(there) - 1:
+        return parts
+    return [part._replace(places=np.searchsorted(there, part.places)) for part in parts if len(part.places)]
 
 
 def _is(dataset: Dataset[Any], kind: type[Any]) -> bool:
@@ -254,10 +281,13 @@ def _bits(values: torch.Tensor) -> np.ndarray:
 
 def _described(part: H5Dataset) -> dict[str, str]:
     """Return the columns of batches of a dataset, each with its dtype and shape as text."""
-    empty = part.collate(part.read(np.empty(0, np.int64)))
-    return {
-        name: f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape[1:])}"
-        if isinstance(values, torch.Tensor)
-        else _listed(part._ragged.get(name))
-        for name, values in empty.items()
-    }
+    none = np.empty(0, np.int64)
+    empty = part.collate(part.decoded(part.read(none), none)[0])
+    found = {}
+    for name, values in empty.items():
+        if not isinstance(values, torch.Tensor):
+            found[name] = _listed(part._ragged.get(name))
+            continue
+        shape = f"padded to {values.ndim - 1} axes" if name in part._fills else str(tuple(values.shape[1:]))
+        found[name] = f"{str(values.dtype).removeprefix('torch.')} {shape}"
+    return found

@@ -49,6 +49,9 @@ _OF_RANGES = 256, 80 << 20
 _ReadBatch = tuple[int, Any]
 """How many samples a batch has, and their arrays, or a tensor or dict made of them."""
 
+_NOTHING = object()
+"""Stands for a batch without rows."""
+
 _INSTEAD = {
     "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
     "DataLoader(H5Dataset(paths), num_workers=2)."
@@ -170,7 +173,7 @@ class H5DataLoader(DataLoader[Any]):
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
-        return (finish(read) for _, read in counted)
+        return (finish(read) for _, read in counted if read is not _NOTHING)
 
     @property
     def _ordered(self) -> OrderSampler | None:
@@ -307,7 +310,11 @@ class H5DataLoader(DataLoader[Any]):
     def _read(self, make: Callable[[Any], Any], call: list[list[int]]) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
         read = self.dataset.read_batches(call, pinned=self._pins)
-        return [(len(batch), make(arrays)) for batch, arrays in zip(call, read, strict=True)]
+        # A batch of which nothing could be decoded is none.
+        return [
+            (len(batch), make(arrays) if not batch or _has_rows(arrays) else _NOTHING)
+            for batch, arrays in zip(call, read, strict=True)
+        ]
 
     @property
     def _pins(self) -> bool:
@@ -344,6 +351,13 @@ class H5DataLoader(DataLoader[Any]):
             f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, threads={self.threads}: "
             f"{self.dataset!r})"
         )
+
+
+def _has_rows(arrays: Any) -> bool:
+    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
+    if isinstance(arrays, Mapping):
+        return any(len(values) for values in arrays.values()) or not arrays
+    return any(len(part.places) for part in arrays)
 
 
 def _with_later(
@@ -454,7 +468,9 @@ def loader(
         pin_memory=pin_memory,
         collate_fn=collate_fn,
     )
-    if not len(made):
+    if not len(dataset):
+        logger.warning("loader: there is no batch: %r has no samples", dataset)
+    elif not len(made):
         logger.warning(
             "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
             len(dataset),

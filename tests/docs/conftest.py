@@ -1,6 +1,9 @@
+import io
+
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from ray_h5.bench.server import FaultServer
 
@@ -23,6 +26,13 @@ def made(tmp_path_factory):
             file[f"sample_{i}/x"] = np.full((3, 4), i, "f4")
             file[f"sample_{i}/y"] = i
     write_episodes(folder)
+    with h5py.File(folder / "photos.h5", "w") as file:
+        photos = file.create_dataset("photo", (10,), h5py.vlen_dtype("u1"))
+        for i in range(10):
+            out = io.BytesIO()
+            Image.fromarray(np.full((20 + i, 30, 3), 20 * i, "u1")).save(out, "JPEG" if i % 2 else "PNG")
+            photos[i] = np.frombuffer(out.getvalue(), "u1")
+        file["label"] = np.arange(10)
     write_cells(folder)
     patients = range(ROWS * 4 // 10)
     lines = [f"patient_{number:04d},{('benign', 'malignant')[number % 2]}" for number in patients]

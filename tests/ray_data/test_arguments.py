@@ -96,3 +96,9 @@ def test_a_dataset_in_place_of_its_name_is_not_printed():
             call()
         assert len(str(caught.value).splitlines()) == 1
         assert "read_h5(..., name='train')" in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [0, -4, 1.5, "8"])
+def test_tail_rows_are_named_as_they_are_written(rows):
+    with pytest.raises(OptionError, match=f"^tail_rows={rows!r}: expected an integer of 1 or more"):
+        as_tail("drop", rows)

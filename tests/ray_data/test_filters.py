@@ -452,3 +452,10 @@ def test_a_criterion_follows_a_column_that_is_renamed(paths):
     assert ids_of(renamed.filter(expr=where(c=any_equal(2, valid="w")))) == expected
     mapped = renamed.map_batches(lambda batch: batch).rename_columns({"c": "d"})
     assert ids_of(mapped.filter(expr=where(d=any_equal(2, valid="w")))) == expected
+
+
+@pytest.mark.parametrize(("name", "option"), [("row_id", "include_row_ids"), ("path", "include_paths")])
+def test_a_column_that_an_option_adds_is_named_with_it(paths, name, option):
+    ds = ray_h5.read_h5(paths, columns=["x"])
+    with pytest.raises(UnknownColumnError, match=f"no '{name}' .* {option}=True of read_h5 adds this column"):
+        ds.filter(expr=where(**{name: [1, 2]} if name == "row_id" else {name: paths[0]})).count()

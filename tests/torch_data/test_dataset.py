@@ -249,6 +249,14 @@ def test_a_loader_without_a_batch_says_so(files, caplog):
     assert "there is no batch: 60 samples make none of 61 on each rank with drop_last=True" in caplog.text
 
 
+def test_a_loader_of_empty_files_says_that_they_have_no_samples(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((0, 3), "f4")
+    assert not list(loader(tmp_path, 4))
+    assert "there is no batch: H5Dataset(0 samples of 1 files: x) has no samples" in caplog.text
+    assert "drop_last" not in caplog.text
+
+
 def test_a_look_ahead_changes_no_state_of_the_loader(files):
     batches = loader(files, 7, columns=["fhr_st"], threads=1)
     whole = [ids_of(batch) for batch in batches]

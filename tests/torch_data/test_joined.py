@@ -6,8 +6,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset, random_split
 
+from ray_h5 import Groups
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
@@ -186,3 +187,60 @@ def test_it_is_pickled_and_says_what_it_is(files):
     again = pickle.loads(pickle.dumps(batches.dataset))
     assert again[4].fhr_st[0, 0] == batches.dataset[4].fhr_st[0, 0]
     assert again[[1, 2]].fhr_st.shape == (2, 3, 12)
+
+
+@pytest.mark.parametrize("lengths", [[(4, 4), (2, 7)], [(2, 7), (4, 4)], [(4, 4), (3,)], [(5,), (5,)]])
+@pytest.mark.parametrize("transform", [None, dict])
+def test_pad_where_rows_differ_in_length_only_in_some_datasets_or_between_them(tmp_path, lengths, transform):
+    for number, of_part in enumerate(lengths):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for demo, length in enumerate(of_part):
+                file[f"demo_{demo}/x"] = np.full((length, 2), length, "f4")
+    paths = sorted(tmp_path.iterdir())
+    expected = [length for of_part in lengths for length in of_part]
+    options = {"columns": ["x"], "rows": Groups("demo_*")}
+    (batch,) = loader(ConcatDataset(each(paths, **options, transform=transform)), 8, pad=-1, shuffle=False)
+    assert batch["x"].shape == (len(expected), max(expected), 2)
+    for row, length in zip(batch["x"], expected, strict=True):
+        assert (row[:length] == length).all()
+        assert (row[length:] == -1).all()
+    if len(set(expected)) > 1:
+        assert batch["x_length"].tolist() == expected
+        with pytest.raises(SchemaMismatchError, match="or pad=True for rows that differ in length"):
+            loader(ConcatDataset(each(paths, **options)), 8)
+
+
+@pytest.mark.parametrize("lengths", [[(4, 4), (2, 7)], [(2, 7), (4, 4)]])
+def test_a_plain_dataloader_pads_rows_of_a_dataset_of_one_length_too(tmp_path, lengths):
+    for number, of_part in enumerate(lengths):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for demo, length in enumerate(of_part):
+                file[f"demo_{demo}/x"] = np.full((length, 2), length, "f4")
+    parts = each(sorted(tmp_path.iterdir()), columns=["x"], rows=Groups("demo_*"), pad=True)
+    (batch,) = DataLoader(ConcatDataset(parts), 8)
+    assert batch["x_length"].tolist() == [length for of_part in lengths for length in of_part]
+
+
+def test_the_advice_for_a_dataset_with_its_own_order_names_no_sampler():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(5))
+
+    with pytest.raises(OptionError, match=r"write DataLoader\(dataset, batch_size\)$"):
+        loader(Stream())
+    assert len(list(DataLoader(Stream(), 2))) == 3
+
+
+def test_complex_values_and_text_of_joined_datasets_are_padded_as_far_as_they_can_be(tmp_path):
+    for number, lengths in enumerate([(3, 3), (2, 5)]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for demo, length in enumerate(lengths):
+                file[f"demo_{demo}/z"] = np.full(length, 1 + 1j * length)
+                file[f"demo_{demo}/c"] = 1j * length
+                file[f"demo_{demo}/name"] = f"{length}"
+    options = {"columns": ["z", "c", "name"], "rows": Groups("demo_*")}
+    (batch,) = loader(ConcatDataset(each(sorted(tmp_path.iterdir()), **options)), 8, pad=True, shuffle=False)
+    assert batch["z"].shape == (4, 5)
+    assert batch["z_length"].tolist() == [3, 3, 2, 5]
+    assert torch.equal(batch["c"], torch.tensor([3j, 3j, 2j, 5j], dtype=torch.complex128))
+    assert batch["name"] == ["3", "3", "2", "5"]

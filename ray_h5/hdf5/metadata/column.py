@@ -7,7 +7,7 @@ from typing import cast
 import h5py
 import numpy as np
 
-from ray_h5.errors import CodecUnavailableError
+from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
 from ray_h5.hdf5.codecs.filters import filter_name
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
@@ -79,6 +79,11 @@ def describe_column(
         and _is_direct(storage, pipeline, lists_its_chunks)
     )
     if not direct:
+        if values.lost_fields:
+            raise UnsupportedColumnError(
+                f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time, which h5py cannot read; and "
+                f"its {storage} values with the filters {pipeline} are read by h5py alone. Write the field as int64."
+            )
         _check_codecs(pipeline, where)
     return ColumnLayout(
         name=name,
@@ -98,6 +103,7 @@ def describe_column(
         sources=sources,
         direct=direct,
         odd_type=values.odd_type,
+        lost_fields=values.lost_fields,
         path=path,
     )
 
@@ -120,6 +126,8 @@ def _fill(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray:
     is_zero = properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
     if is_zero or properties.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
         return values.zero
+    if values.lost_fields:
+        return values.zero  # libhdf5 cannot convert the type; PyTables writes all rows
     fill = np.zeros((1,), values.dtype)
     properties.get_fill_value(fill)
     return np.asarray(fill[0], dtype=values.zero.dtype)

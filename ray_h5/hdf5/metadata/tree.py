@@ -23,6 +23,7 @@ from ray_h5.hdf5.metadata.access import Access
 from ray_h5.hdf5.metadata.column import describe_column, is_plain
 from ray_h5.hdf5.metadata.descent import Descent, Level
 from ray_h5.hdf5.metadata.encodings import Encoding, Form, encoding_of, form_of
+from ray_h5.hdf5.metadata.libraries import Libraries
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
@@ -122,15 +123,27 @@ class H5Tree:
             root, to_root = self.enter()
             self.sought.update(to_root.sources)
             missed = False
+            libraries, frames = Libraries(self.path, root), set[str]()
             for name, found, trail in self._walk(root, to_root):
+                if libraries.is_hidden(name):
+                    continue
+                if (frame := libraries.frame_of(name)) is not None:
+                    if frame not in frames:
+                        frames.add(frame)
+                        yield frame or name, libraries.error_of_frame(frame)
+                    continue
                 try:
                     described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                    if isinstance(found, h5py.Dataset) and isinstance(described, ColumnLayout):
+                        described = libraries.why_no_rows(name, found) or described
                 except MissingBytes:
                     missed = True  # go on, to miss the bytes of the other columns too
                     continue
                 if isinstance(described, RayH5Error):
                     self.sought.update(trail.sources)
                 yield name, _advised(name, described)
+                if isinstance(described, ColumnLayout):
+                    yield from _lost_fields(described)
             if missed:
                 raise MissingBytes
 
@@ -329,6 +342,19 @@ def _not_utf8(level: Level, name: bytes, path: str) -> RayH5Error | None:
         f"{path}: {what} {name!r} of group {level.group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
         f"with h5py: file[{level.group.name!r}].move({name!r}, 'new name')."
     )
+
+
+def _lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnError]]:
+    """Yield the fields that a column of compound values is delivered without, and why."""
+    for field_name in layout.lost_fields:
+        name = f"{layout.name}/{field_name}"
+        yield (
+            name,
+            UnsupportedColumnError(
+                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME), as of PyTables' Time64Col, "
+                "which h5py cannot read. Write it as int64 or float64."
+            ),
+        )
 
 
 def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,7 +29,7 @@ class ValueType:
         The axes that an array type adds to a row.
     zero : numpy.ndarray
         0-d array of the plain dtype: a value of zero bytes.
-    kind, element, enum, odd_type, item_bytes
+    kind, element, enum, odd_type, item_bytes, lost_fields
         As in `ColumnLayout`.
     """
 
@@ -41,6 +42,7 @@ class ValueType:
     enum: tuple[tuple[str, int], ...]
     odd_type: str
     item_bytes: int
+    lost_fields: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class Shared:
         return self._types[key]
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
-        dtype = _dtype(type_id, where)
+        dtype, lost_fields = _dtype(type_id, where)
         element, array_shape = split_array(dtype)
         kind = _kind_of(element, where)
         return ValueType(
@@ -90,16 +92,61 @@ class Shared:
             kind,
             np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
             tuple(_enum(element)),
-            "" if dtype.hasobject else odd_type_of(type_id, dtype),
+            "" if dtype.hasobject or lost_fields else odd_type_of(type_id, dtype),
             item_bytes(type_id, self.address_bytes),
+            lost_fields,
         )
 
 
-def _dtype(type_id: h5py.h5t.TypeID, where: str) -> np.dtype:
+def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
+    """Return the dtype of a type, and the fields that it leaves out: those of HDF5's own time, as of PyTables."""
     try:
-        return type_id.dtype
+        return type_id.dtype, ()
     except TypeError as exc:
-        raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
+        found = _without_times(type_id)
+        if found is None:
+            raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
+        return found
+
+
+def _without_times(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:
+    """Return a compound type without its fields of HDF5's own time; None if nothing else is left, or it is odd too."""
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return None
+    formats: list[np.dtype] = []
+    names: list[str] = []
+    offsets: list[int] = []
+    lost: list[str] = []
+    for i in range(type_id.get_nmembers()):
+        member, name = type_id.get_member_type(i), type_id.get_member_name(i).decode("utf-8", "backslashreplace")
+        if member.get_class() == h5py.h5t.TIME:
+            lost.append(name)
+            continue
+        try:
+            formats.append(member.dtype)
+        except TypeError:
+            return None
+        if not _is_as_in_memory(member, formats[-1]):
+            return None
+        names.append(name)
+        offsets.append(int(type_id.get_member_offset(i)))
+    if not names:
+        return None
+    described: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(type_id.get_size())}
+    return np.dtype(described), tuple(lost)
+
+
+def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
+    """Return whether the bytes of a field in the file are those in memory, so that it is read without libhdf5."""
+    if type_id.get_class() == h5py.h5t.ARRAY:
+        type_id, dtype = type_id.get_super(), dtype.base
+    if dtype.hasobject or dtype.names is not None or dtype.itemsize != type_id.get_size():
+        return False
+    if type_id.get_class() == h5py.h5t.STRING:
+        return True
+    if type_id.get_class() == h5py.h5t.BITFIELD:
+        return bool(type_id.equal(h5py.h5t.STD_B8LE) or type_id.equal(h5py.h5t.STD_B8BE))
+    return not odd_type_of(type_id, dtype)
 
 
 def _kind_of(element: np.dtype, where: str) -> Kind:

@@ -37,6 +37,9 @@ _DTYPE_KINDS: dict[Kind, str] = {
 _HAVE_ELEMENTS = {"list", "ragged", "sparse", "category", "optional"}
 
 
+_SEVERAL_A_ROW = ("string", "time", "binary", "struct", "list")
+
+
 def to_body(facts: FileFacts, named: list[Any]) -> bytes:
     """Return the bytes for some facts; `named` identifies the file and the scope."""
     sources = {each: number for number, each in enumerate(facts.sources)}
@@ -263,7 +266,7 @@ def _check_spec(spec: ColumnSpec) -> None:
     has_element = (element is not None) == (spec.kind in _HAVE_ELEMENTS) and (element is None or element.kind in kinds)
     has_element = has_element and (spec.kind in {"ragged", "sparse"}) == bool(spec.ragged_shape)
     has_element = has_element and type(spec.dense) is bool and (spec.kind != "sparse" or _is_width(spec.ragged_shape))
-    has_shape = not spec.row_shape or spec.kind in TENSOR_KINDS
+    has_shape = not spec.row_shape or spec.kind in {*TENSOR_KINDS, *_SEVERAL_A_ROW}
     held = dtype if element is None else element
     if (
         not (is_of_kind and has_element and has_shape)

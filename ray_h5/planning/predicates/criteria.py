@@ -322,6 +322,8 @@ def _check_scalar(where: str, value: Any, expected: str) -> None:
         kind = _array([value]).type
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         kind = None
+    if kind is None and isinstance(value, int):
+        raise PredicateError(f"{where}: expected a number of at most 20 digits; no column holds larger integers")
     if kind is None or pa.types.is_nested(kind):
         raise PredicateError(f"{where}: expected {expected}, found {type(value).__name__}")
 

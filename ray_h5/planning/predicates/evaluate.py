@@ -16,6 +16,7 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.planning.predicates.criteria import read_for
 from ray_h5.planning.predicates.refusals import why_not_evaluated
+from ray_h5.planning.predicates.words import in_words
 from ray_h5.planning.schema import ColumnSpec, shown_shape
 
 
@@ -110,8 +111,9 @@ def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int
         return _mask(expression, comparable)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
         why = why_not_evaluated(exc, expression, comparable)
-        shown = " ".join(str(expression).split())
-        raise PredicateError(f"predicate: {shown} cannot be evaluated on {_types(table)}: {why}") from exc
+        raise PredicateError(
+            f"predicate: {in_words(expression)} cannot be evaluated on {_types(table)}: {why}"
+        ) from exc
 
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:

@@ -98,8 +98,27 @@ class FieldStats:
         return cast.reshape(-1, *[1] * (like.ndim - 2)) if cast.ndim else cast
 
 
-def read_stats(path: str | os.PathLike[str]) -> tuple[dict[str, FieldStats], float | None]:
-    """Return the statistics of each field in a file, and the minutes that were trimmed before; None if unknown.
+@dataclass(frozen=True)
+class StatsFile:
+    """What a file of statistics holds.
+
+    Attributes
+    ----------
+    stats : dict of str to FieldStats
+        By field.
+    unusable : dict of str to str
+        What is wrong with the groups of other fields; it matters only if one of these is standardised.
+    trimmed : float or None
+        The minutes that were trimmed before; None if unknown.
+    """
+
+    stats: dict[str, FieldStats] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
+    trimmed: float | None = None
+
+
+def read_stats(path: str | os.PathLike[str]) -> StatsFile:
+    """Return the statistics of each field in a file.
 
     A group for each field holds ``mean`` and ``std``, as datasets or attributes, or ``mean_scalar`` and ``std_scalar``.
     Attributes of the group say which channels are transformed: ``log_channels`` with ``uses_log_transform``,
@@ -107,20 +126,21 @@ def read_stats(path: str | os.PathLike[str]) -> tuple[dict[str, FieldStats], flo
 
     Raises
     ------
-    SchemaMismatchError
-        If a group does not hold that.
     RayH5Error
         The leaf that says what is wrong with the file.
     """
     common, groups = read_groups(path)
     epsilon = float(common.get("log_epsilon", np.array(_LOG_EPSILON)).reshape(-1)[0])
-    found = {
-        name: _field(f"{os.fspath(path)}: {name!r}", group, epsilon)
-        for name, group in groups.items()
-        if name != _METADATA
-    }
     trimmed = common.get("trim_minutes")
-    return found, None if trimmed is None else max(float(trimmed.reshape(-1)[0]), 0.0)
+    found = StatsFile(trimmed=None if trimmed is None else max(float(trimmed.reshape(-1)[0]), 0.0))
+    for name, group in groups.items():
+        if name == _METADATA:
+            continue
+        try:
+            found.stats[name] = _field(f"{os.fspath(path)}: {name!r}", group, epsilon)
+        except SchemaMismatchError as exc:
+            found.unusable[name] = str(exc)
+    return found
 
 
 def _field(where: str, group: Values, epsilon: float) -> FieldStats:

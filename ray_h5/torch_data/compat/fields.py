@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.messages import near_names
 from ray_h5.options import is_number
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec
-from ray_h5.torch_data.compat.field_stats import FieldStats, read_stats
+from ray_h5.torch_data.compat.field_stats import FieldStats, StatsFile, read_stats
+
+logger = logging.getLogger(__name__)
 
 _RAW = ("fhr", "up")
 _DECIMATED = ("fhr_st", "fhr_ph", "fhr_up_ph")
@@ -49,6 +52,7 @@ class Fields:
     trim_minutes: float | None = None
     channels_last: bool | Sequence[str] = False
     stats: dict[str, FieldStats] = field(init=False)
+    unusable: dict[str, str] = field(init=False)
     trimmed_before: float | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,13 +66,22 @@ class Fields:
             raise OptionError(f"channels_last={self.channels_last!r}: expected a list; write [{self.channels_last!r}]")
         if self.normalize_fields is not None:
             object.__setattr__(self, "normalize_fields", frozenset(self.normalize_fields))
-        stats, trimmed = ({}, None) if self.stats_path is None else read_stats(self.stats_path)
-        object.__setattr__(self, "stats", stats)
-        object.__setattr__(self, "trimmed_before", trimmed)
+        if self.normalize_fields and self.stats_path is None:
+            logger.warning(
+                "normalize_fields=%s: nothing is standardised without stats_path=, the file of means and deviations",
+                sorted(self.normalize_fields),
+            )
+        file = StatsFile() if self.stats_path is None else read_stats(self.stats_path)
+        object.__setattr__(self, "stats", file.stats)
+        object.__setattr__(self, "unusable", file.unusable)
+        object.__setattr__(self, "trimmed_before", file.trimmed)
 
     def standardises(self, name: str) -> bool:
         """Return whether a field is standardised."""
-        if name not in self.stats or name in _NEVER:
+        return name in self.stats and self._is_wanted(name)
+
+    def _is_wanted(self, name: str) -> bool:
+        if name in _NEVER:
             return False
         return name not in _NO_SIGNALS if self.normalize_fields is None else name in self.normalize_fields
 
@@ -78,6 +91,8 @@ class Fields:
         if self.stats_path is not None:
             self._check_normalize_fields(specs, has)
         for name, spec in specs.items():
+            if name in self.unusable and self._is_wanted(name):
+                raise SchemaMismatchError(self.unusable[name])
             if self.standardises(name) and spec.kind in TENSOR_KINDS:
                 self.stats[name].check(name, spec.row_shape)
             cut = self._cut(name)
@@ -113,11 +128,11 @@ class Fields:
 
     def _check_normalize_fields(self, specs: dict[str, ColumnSpec], has: Callable[[str], bool]) -> None:
         for name in sorted(self.normalize_fields or ()):
-            if name in specs and name not in self.stats:
+            if name in specs and name not in self.stats and name not in self.unusable:
                 raise OptionError(
                     f"normalize_fields: {self.stats_path} has no statistics of {name!r}.{near_names(name, self.stats)}"
                 )
-            if name not in self.stats and not has(name):
+            if name not in self.stats and name not in self.unusable and not has(name):
                 known = [*specs, *self.stats]
                 raise OptionError(f"normalize_fields: there is no field {name!r}.{near_names(name, known)}")
 

@@ -252,8 +252,13 @@ def _arrived_sample(names: list[str], *packed: Any) -> Sample:
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
         return batch.whole if batch.slot is None else SentSample(batch.whole, batch.slot)
-    fills, found = fills_of(batch[0]), Sample()
+    found = Sample()
+    fills: dict[str, float] = {}
+    for each in batch:
+        fills.update(fills_of(each))
     for name in batch[0]:
+        if name in found:
+            continue  # the lengths of padded rows
         values = [each[name] for each in batch]
         if name in fills and _have_axes(values):
             lengths = [each.get(name + LENGTH) for each in batch]

@@ -58,6 +58,8 @@ def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:
     UnsupportedColumnError
         If text is not UTF-8.
     """
+    if isinstance(value, np.ndarray) and value.dtype == object:  # several a row
+        return [as_python(each, name, as_bytes=as_bytes) for each in value]
     if as_bytes or not isinstance(value, bytes):
         return value
     try:

@@ -1,6 +1,7 @@
 """Rows by length: orders whose batches need little padding, and which have each row as often as without."""
 
 import pickle
+import tracemalloc
 from collections import Counter
 from itertools import chain, pairwise
 
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.planning.epoch.blocks import Tail
-from ray_h5.planning.epoch.cost import describe
+from ray_h5.planning.epoch.cost import describe, shuffle_effect
 from ray_h5.planning.epoch.lengths import default_run_rows
 from ray_h5.planning.epoch.order import plain_order
 from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.position import Position, Remainder, position_of, resume
+from ray_h5.planning.epoch.position import Position, Remainder, position_of, read_block, resume
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.epoch.weights import balance
 from tests.planning.kit import plan_files
@@ -113,6 +114,16 @@ def test_windows_are_those_of_the_order_without_lengths(files):
     assert sorted(epoch_of(some)[:500]) == sorted(epoch_of(plan_of(files, Shuffle("rows", 3)))[:500])
 
 
+@pytest.mark.parametrize("window_rows", [None, 256])
+def test_by_chunks_each_chunk_is_still_decoded_about_once(files, window_rows):
+    plan = plan_of(files, Shuffle("chunks", 3, window_rows, by_length="n_frames"))
+    blocks = Remainder().block_layout(plan).num_blocks
+    decoded = sum(read_block(plan, Remainder(), block).rows.stats.chunks_decoded for block in range(blocks))
+    chunks = sum(-(-rows // 16) for rows in SIZES)
+    assert chunks <= decoded <= chunks + blocks + 2  # a chunk may be in two windows
+    assert shuffle_effect(plan, 16).reads_per_byte < 1.1
+
+
 def test_lengths_go_with_weights(files):
     weights = np.arange(N) % 4
     drawn = {"weights": weights, "rows_per_epoch": 900}
@@ -161,6 +172,20 @@ def test_the_passes_of_a_long_epoch_are_sorted_one_by_one():
     shuffle = Shuffle("rows", 3, by_length=np.arange(100), rows_per_epoch=300)
     found = plain_order(100, shuffle).selected_indices(np.arange(300), 0).reshape(3, 100)
     assert all(sorted(each) == list(range(100)) for each in found.tolist())
+
+
+def test_a_plan_holds_lengths_in_few_bytes():
+    lengths = np.random.default_rng(1).integers(1, 1000, 4_000_000, np.int32)
+    shuffle = Shuffle("rows", 3, by_length=lengths)
+    tracemalloc.start()
+    try:
+        order = plain_order(len(lengths), shuffle)
+        assert order.runs.lengths.nbytes == 2 * len(lengths)
+        order.selected_indices(np.arange(100_000, 110_000), 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 2 * len(lengths) + (16 << 20)  # and a window
 
 
 def test_lengths_that_are_all_the_same_or_zero():

@@ -350,3 +350,9 @@ def test_what_virtual_columns_cannot_be_made_of(classed, criteria, error, says):
 def test_constants(classed):
     assert selected(classed, pc.scalar(True)) == list(range(sum(ROWS)))
     assert selected(classed, pc.scalar(False)) == []
+
+
+def test_integers_that_no_column_holds_are_named_as_such():
+    for value in (2**70, -(10**30)):
+        with pytest.raises(PredicateError, match=r"expected a number of at most 20 digits; no column holds larger"):
+            where(g=value)

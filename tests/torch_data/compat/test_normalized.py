@@ -390,3 +390,29 @@ def test_values_that_are_not_finite_stay_so(tmp_path):
         log = np.log(np.maximum(values, 0) + np.float32(1e-6))
     for found, expected_values in ((batch.x[:, 0, 0], values), (batch.x[:, 1, 0], log), (batch.y, values)):
         np.testing.assert_allclose(found.numpy(), expected_values, rtol=1e-6)
+
+
+def test_statistics_of_a_field_that_is_not_standardised_may_be_unusable(signals, tmp_path):
+    paths, arrays = signals
+    with h5py.File(tmp_path / "stats.h5", "w") as file:
+        file["fhr/mean"], file["fhr/std"] = 140.0, 20.0
+        file["up/mean"], file["up/std"] = np.nan, 1.0
+        file["history/loss"] = np.zeros(3)
+    for options in ({"normalize_fields": ["fhr"]}, {"load_fields": ["fhr"]}):
+        dataset = CombinedHDF5Dataset(paths, stats_path=tmp_path / "stats.h5", **options)
+        np.testing.assert_allclose(dataset[0]["fhr"], (arrays["fhr"][0] - 140) / 20, rtol=1e-5, atol=1e-5)
+        assert list(dataset.get_normalization_stats()) == ["fhr"]
+        assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset)
+    for options in ({"normalize_fields": ["fhr", "up"]}, {"load_fields": ["up"]}, {}):
+        with pytest.raises(SchemaMismatchError, match="'up': expected a finite mean"):
+            CombinedHDF5Dataset(paths, stats_path=tmp_path / "stats.h5", **options)
+
+
+def test_fields_to_standardise_without_statistics_give_a_warning(signals, caplog):
+    paths, arrays = signals
+    dataset = CombinedHDF5Dataset(paths, normalize_fields=["up", "fhr"])
+    np.testing.assert_array_equal(dataset[0]["fhr"], arrays["fhr"][0])
+    assert "normalize_fields=['fhr', 'up']: nothing is standardised without stats_path=" in caplog.text
+    caplog.clear()
+    CombinedHDF5Dataset(paths, normalize_fields=[])
+    assert not caplog.text

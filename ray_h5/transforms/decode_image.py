@@ -1,0 +1,358 @@
+"""DecodeImage: encoded images of a column -> arrays of one size."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.fork import PerProcess
+from ray_h5.hdf5.codecs.image_headers import FORMATS, HeaderError
+from ray_h5.hdf5.codecs.images import Mode, decode_image
+from ray_h5.messages import no_column
+from ray_h5.options import as_integer, is_integer
+
+__all__ = ["DecodeImage", "DecodedRows"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_PIXELS = 1 << 26
+IS_NULL = "_is_null"
+"""The end of the name of a column that says which images could not be decoded."""
+
+_PATH, _ROW_ID = "path", "row_id"
+
+Where = Callable[[int], str]
+"""Returns the place of row i, for messages."""
+
+
+@dataclass(slots=True)
+class ImageCounts:
+    """How many images this process has decoded, and how many it could not decode."""
+
+    decoded: int = 0
+    failed: int = 0
+    lock: Any = field(default_factory=threading.Lock, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedRows:
+    """The images of some rows.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        The images. Where one could not be decoded, zeros; or None if the images have no common size.
+    failed : numpy.ndarray
+        bool: which rows could not be decoded.
+    """
+
+    values: np.ndarray
+    failed: np.ndarray
+
+
+@dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
+class DecodeImage:
+    """Decode images: JPEG, PNG, WebP, JPEG XL and TIFF, in bytes of varying length or in opaque values, padded or not.
+
+    Pass it to ``H5Dataset(..., transform=DecodeImage("image"))``, where batches are decoded in the threads or workers
+    of the loader; or to ``ds.map_batches(DecodeImage("image"))`` of Ray. The first bytes of an image say its format.
+    Its size is read from its header, and checked, before memory is taken for it.
+
+    Grey images get three equal channels, alpha is left out, CMYK becomes RGB as in Pillow, and of more than 8 bits the
+    upper 8 are taken. A rotation that is noted beside the pixels, as cameras do in JPEG, is not applied.
+
+    A file that is cut short is an error. So is damage that a format has a checksum for, as PNG and WebP have at least
+    in part. In the data of a JPEG, damage is not always visible to the decoder: it may become wrong pixels.
+
+    Parameters
+    ----------
+    column : str or sequence of str
+        The column, or several.
+    size : (int, int) or int, optional
+        Height and width that images are resized to, bilinear and antialiased, by torch. By default images keep their
+        sizes: a batch is then one array if all are equal, else a list.
+    mode : {"RGB", "L", "unchanged"}
+        ``"RGB"`` and ``"L"`` deliver uint8 of 3 channels and of 1. ``"unchanged"`` delivers the channels and the dtype
+        of each image.
+    channels_last : bool
+        Deliver (height, width, channels); by default (channels, height, width).
+    max_pixels : int
+        The most pixels of an image, before it is resized.
+    on_error : {"raise", "skip", "null"}
+        What happens if an image cannot be decoded: an error that names file and row; the row is left out, by
+        `H5Dataset` and its loaders; or it is null in Ray, and zeros in arrays, with the column ``<column>_is_null``.
+        Warnings name the first of them, and `counts` has their number.
+
+    Raises
+    ------
+    OptionError
+        If an option cannot be used.
+    ImageError
+        When images are decoded: if one cannot be.
+
+    Examples
+    --------
+    >>> DecodeImage("image", size=(224, 224)).size
+    (224, 224)
+    """
+
+    keeps_rows: ClassVar[bool] = True
+    """The number of rows of a batch stays the same; a run of Ray can then resume within an epoch."""
+
+    column: str | Sequence[str]
+    size: tuple[int, int] | int | None = None
+    mode: Mode = "RGB"
+    channels_last: bool = False
+    max_pixels: int = _MAX_PIXELS
+    on_error: Literal["raise", "skip", "null"] = "raise"
+    _counts: PerProcess[ImageCounts] = field(
+        default_factory=lambda: PerProcess(ImageCounts), init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        names = (self.column,) if isinstance(self.column, str) else tuple(self.column)
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise OptionError(f"DecodeImage: column={self.column!r}: expected the name of a column, or several")
+        object.__setattr__(self, "column", names[0] if len(names) == 1 else names)
+        object.__setattr__(self, "size", _as_size(self.size))
+        object.__setattr__(self, "max_pixels", as_integer("DecodeImage: max_pixels", self.max_pixels, 1))
+        if self.mode not in get_args(Mode):
+            raise OptionError(f"DecodeImage: mode={self.mode!r}: expected 'RGB', 'L' or 'unchanged'")
+        if self.on_error not in {"raise", "skip", "null"}:
+            raise OptionError(f"DecodeImage: on_error={self.on_error!r}: expected 'raise', 'skip' or 'null'")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are decoded."""
+        return (self.column,) if isinstance(self.column, str) else tuple(self.column)
+
+    @property
+    def counts(self) -> ImageCounts:
+        """The images of this process: how many were decoded, and how many could not be."""
+        return self._counts.value
+
+    def __call__(self, batch: Mapping[str, Any]) -> Any:
+        """Return a batch, or one sample, with the columns decoded.
+
+        Parameters
+        ----------
+        batch : mapping of str to array
+            A batch of arrays, as of ``ds.map_batches``; or a sample, whose images are tensors afterwards.
+
+        Raises
+        ------
+        ImageError
+            If an image cannot be decoded. It names file and row if the batch has the columns ``path`` and ``row_id``,
+            as with ``read_h5(..., include_paths=True, include_row_ids=True)``.
+        """
+        if not isinstance(batch, Mapping):
+            raise OptionError(
+                f"DecodeImage: expected a batch or a sample, {{column: value}}, found {type(batch).__name__}; use "
+                'ds.map_batches(it), batch_format="numpy", which is the default'
+            )
+        if absent := [name for name in self.columns if name not in batch]:
+            raise UnknownColumnError(f"DecodeImage: {no_column(absent, batch)}")
+        if not _is_batch(batch[self.columns[0]]):
+            return self._sample(batch)
+        if self.on_error == "skip":
+            raise OptionError(
+                "DecodeImage: on_error='skip' is for H5Dataset(..., transform=it), which leaves such rows out. In Ray, "
+                "pass on_error='null', and filter by the column that ends with _is_null"
+            )
+        out = dict(batch)
+        for name in self.columns:
+            rows = self.decode(batch[name], _places(batch), name)
+            out[name] = rows.values
+            if self.on_error == "null":
+                out[name + IS_NULL] = rows.failed
+        return out
+
+    def _sample(self, sample: Mapping[str, Any]) -> Any:
+        """Return one sample with tensors for images."""
+        import torch
+
+        out = sample.copy() if hasattr(sample, "copy") else dict(sample)
+        for name in self.columns:
+            one = np.empty(1, object)
+            one[0] = sample[name]
+            rows = self.decode(one, lambda _: "", name, skips=False)
+            out[name] = torch.from_numpy(np.ascontiguousarray(rows.values[0]))
+            if self.on_error == "null":
+                out[name + IS_NULL] = bool(rows.failed[0])
+        return out
+
+    def decode(self, values: Any, where: Where, column: str, *, skips: bool = True) -> DecodedRows:
+        """Return the images of some rows.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Encoded images, one a row; or uint8 of shape (rows, ..., bytes), padded.
+        where : callable
+            Returns the place of a row, for messages.
+        column : str
+            The column, for messages.
+        skips : bool
+            Whether ``on_error="skip"`` marks a row as failed. Otherwise it raises.
+        """
+        encoded = _as_rows(values, column)
+        shape = encoded.shape[:-1] if encoded.dtype == np.uint8 else encoded.shape
+        images: list[np.ndarray | None] = []
+        failed = np.zeros(len(encoded), bool)
+        for row, each in _numbered(encoded):
+            try:
+                images.append(self._one(_as_bytes(each)))
+            except HeaderError as exc:
+                place = where(row)
+                error = ImageError(
+                    f"{place}{': ' if place else ''}column {column!r}: the image cannot be decoded: {exc}."
+                )
+                if self.on_error == "raise" or (self.on_error == "skip" and not skips):
+                    raise error from None
+                images.append(None)
+                failed[row] = True
+                self._report(error)
+        counts = self.counts
+        with counts.lock:
+            counts.decoded += sum(image is not None for image in images)
+        return DecodedRows(self._joined(images, shape), failed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_counts"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        object.__setattr__(self, "_counts", PerProcess(ImageCounts))
+
+    def _one(self, data: bytes) -> np.ndarray:
+        found = decode_image(data, self.mode, self.max_pixels)
+        if isinstance(self.size, tuple) and found.shape[:2] != self.size:
+            return _resized(found, self.size, channels_last=self.channels_last)
+        return found if self.channels_last else np.moveaxis(found, 2, 0)
+
+    def _joined(self, images: list[np.ndarray | None], shape: tuple[int, ...]) -> np.ndarray:
+        """Return images as one array if they have one shape, else as objects."""
+        there = [image for image in images if image is not None]
+        alike = {(image.shape, image.dtype) for image in there}
+        if len(alike) > 1 or (not alike and self._blank is None):
+            found = np.empty(len(images), object)
+            found[:] = images
+            return found.reshape(shape)
+        image_shape, dtype = next(iter(alike)) if alike else self._blank or ((), np.dtype(np.uint8))
+        out = np.empty((len(images), *image_shape), dtype)
+        for i, image in enumerate(images):
+            out[i] = 0 if image is None else image
+        return out.reshape(*shape, *image_shape)
+
+    @property
+    def _blank(self) -> tuple[tuple[int, ...], np.dtype] | None:
+        """Shape and dtype of all images, if the options say them."""
+        if not isinstance(self.size, tuple) or self.mode == "unchanged":
+            return None
+        channels = 3 if self.mode == "RGB" else 1
+        return (*self.size, channels) if self.channels_last else (channels, *self.size), np.dtype(np.uint8)
+
+    def _report(self, error: ImageError) -> None:
+        """Count an image that cannot be decoded; warn of the first one, and each time their number has doubled."""
+        counts = self.counts
+        with counts.lock:
+            counts.failed += 1
+            failed = counts.failed
+        if failed & (failed - 1) == 0:
+            what = "left out" if self.on_error == "skip" else "null"
+            logger.warning("%s %d so far in this process are %s.", error, failed, what)
+
+
+def _as_size(size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    pair = (size, size) if is_integer(size) else size
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(is_integer(n) and n > 0 for n in pair):
+        raise OptionError(f"DecodeImage: size={size!r}: expected (height, width), such as (224, 224)")
+    return int(pair[0]), int(pair[1])
+
+
+def _is_batch(values: Any) -> bool:
+    """Return whether values are those of several rows, not the bytes of one."""
+    if isinstance(values, (bytes, bytearray, memoryview, np.void, np.bytes_)):
+        return False
+    if isinstance(values, np.ndarray):
+        return values.ndim > 1 or values.dtype.kind in "OSV"
+    if isinstance(values, list):
+        return not (values and is_integer(values[0]))
+    return getattr(values, "ndim", 0) > 1
+
+
+def _as_rows(values: Any, column: str) -> np.ndarray:
+    """Return encoded images as an array of objects, or of uint8 with a last axis of bytes."""
+    if isinstance(values, list):
+        rows = np.empty(len(values), object)
+        rows[:] = values
+        return rows
+    array = np.asarray(values)
+    if array.dtype == np.uint8 and array.ndim > 1:
+        return array
+    if array.dtype.kind in "OSV":
+        return array
+    raise UnsupportedColumnError(
+        f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
+        f"images ({FORMATS}), as bytes or uint8"
+    )
+
+
+def _numbered(encoded: np.ndarray) -> Iterator[tuple[int, Any]]:
+    """Yield the encoded images, and the row of each."""
+    flat = encoded.reshape(-1, encoded.shape[-1]) if encoded.dtype == np.uint8 else encoded.reshape(-1)
+    a_row = max(1, len(flat) // max(1, len(encoded)))
+    for i in range(len(flat)):
+        yield i // a_row, flat[i]
+
+
+def _as_bytes(value: Any) -> bytes:
+    if value is None:
+        raise HeaderError("there is none")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, (bytearray, memoryview, list)):
+        return bytes(value)
+    if isinstance(value, (np.void, np.bytes_)):
+        return value.tobytes()
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.dtype.itemsize != 1:
+        raise HeaderError(f"its values are {array.dtype}, not bytes")
+    return array.tobytes()
+
+
+def _places(batch: Mapping[str, Any]) -> Where:
+    """Return what names the rows of a batch of Ray."""
+    paths, ids = batch.get(_PATH), batch.get(_ROW_ID)
+
+    def where(row: int) -> str:
+        if paths is None or ids is None:
+            return f"row {row} of this batch (read with include_paths=True, include_row_ids=True to see file and row)"
+        return f"{paths[row]}, row id {ids[row]}"
+
+    return where
+
+
+def _resized(image: np.ndarray, size: tuple[int, int], *, channels_last: bool) -> np.ndarray:
+    """Return an image of (height, width, channels) in another size."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    exact = image.dtype == np.uint8
+    work = np.ascontiguousarray(image if exact else image.astype(np.float32))
+    tensor = torch.from_numpy(work).permute(2, 0, 1)[None]
+    found = interpolate(tensor, size=size, mode="bilinear", antialias=True)[0]
+    found = found.permute(1, 2, 0) if channels_last else found
+    array = found.numpy()
+    if exact or image.dtype.kind == "f":
+        return array.astype(image.dtype, copy=False)
+    most = 1 if image.dtype.kind == "b" else np.iinfo(image.dtype).max
+    return np.clip(np.rint(array), 0, most).astype(image.dtype)

@@ -1,0 +1,49 @@
+"""DecodeImage in Ray: the images of plain PyTorch; what cannot be decoded is null."""
+
+import numpy as np
+import pytest
+import torch
+from ray.exceptions import RayTaskError
+
+import ray_h5
+from ray_h5 import DecodeImage
+from ray_h5.torch_data import H5Dataset
+from tests.torch_data.test_images import COLUMNS, COUNT, made  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_images_are_those_of_plain_pytorch(made, column):  # noqa: F811
+    ds = ray_h5.read_h5(made[0], columns=[column]).map_batches(DecodeImage(column, size=(24, 32)))
+    (batch,) = ds.iter_torch_batches(batch_size=COUNT)
+    samples = H5Dataset(made[0], [column], transform=DecodeImage(column, size=(24, 32)))
+    assert torch.equal(batch[column], samples[:][column])
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_images_that_cannot_be_decoded_are_null(made, size):  # noqa: F811
+    ds = ray_h5.read_h5(made[1], columns=["image", "label"], block_rows=8)
+    ds = ds.map_batches(DecodeImage("image", size=size, on_error="null"))
+    rows = ds.take_all()
+    assert [row["label"] for row in rows if row["image"] is None] == [3, 4]
+    assert [row["label"] for row in rows if row["image_is_null"]] == [3, 4]
+    if size is not None:
+        batches = list(ds.iter_torch_batches(batch_size=10))
+        assert [batch["image"].shape for batch in batches] == [(10, 3, 16, 16)] * 2
+        left = ds.filter(lambda row: not row["image_is_null"])
+        assert left.count() == COUNT - 2
+
+
+def test_an_error_names_file_and_row(made):  # noqa: F811
+    ds = ray_h5.read_h5(made[1], columns=["image"], include_paths=True, include_row_ids=True)
+    with pytest.raises(RayTaskError, match=r"bad.h5, row id [34]: column 'image': the image cannot be decoded"):
+        ds.map_batches(DecodeImage("image")).materialize()
+    ds = ray_h5.read_h5(made[1], columns=["image"]).map_batches(DecodeImage("image"))
+    with pytest.raises(RayTaskError, match=r"row \d of this batch \(read with include_paths=True"):
+        ds.materialize()
+
+
+def test_a_row_at_a_time(made):  # noqa: F811
+    ds = ray_h5.read_h5(made[0], columns=["image"]).map(DecodeImage("image", size=8))
+    assert np.asarray(ds.take(1)[0]["image"]).shape == (3, 8, 8)

@@ -1,0 +1,204 @@
+"""DecodeImage in plain PyTorch: images are decoded where batches are read, and what cannot be decoded is named."""
+
+import io
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader
+
+from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset, Windows, loader
+from ray_h5.transforms import DecodeImage
+
+KINDS = ["JPEG", "PNG", "WEBP", "TIFF"]
+COUNT = 20
+
+
+def encode(image, kind):
+    out = io.BytesIO()
+    image.save(out, kind)
+    return out.getvalue()
+
+
+def pictures():
+    rng = np.random.default_rng(0)
+    small = [Image.fromarray(rng.integers(0, 255, (6, 6, 3), dtype="u1")) for _ in range(COUNT)]
+    return [each.resize((40 + i, 30 + i), Image.Resampling.BICUBIC) for i, each in enumerate(small)]
+
+
+def write(path, images):
+    longest = max(map(len, images))
+    padded = [each.ljust(longest, b"\0") for each in images]
+    with h5py.File(path, "w") as file:
+        vlen = file.create_dataset("image", (len(images),), h5py.vlen_dtype("u1"))
+        for i, each in enumerate(images):
+            vlen[i] = np.frombuffer(each, "u1")
+        file["opaque"] = np.array(padded, f"V{longest}")
+        file["padded"] = np.stack([np.frombuffer(each, "u1") for each in padded])
+        file["label"] = np.arange(len(images))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    images = [encode(each, KINDS[i % 4]) for i, each in enumerate(pictures())]
+    bad = list(images)
+    bad[3], bad[4] = bad[3][:50], bad[4][:-30]
+    return write(folder / "good.h5", images), write(folder / "bad.h5", bad), images
+
+
+COLUMNS = ["image", "opaque", "padded"]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_images_of_one_size_are_one_tensor(made, column):
+    samples = H5Dataset(made[0], [column, "label"], transform=DecodeImage(column, size=(24, 32)))
+    assert samples[3][column].shape == (3, 24, 32)
+    whole = samples[:][column]
+    assert (whole.shape, whole.dtype) == ((COUNT, 3, 24, 32), torch.uint8)
+    for i, image in enumerate(made[2]):
+        full = torch.from_numpy(np.array(Image.open(io.BytesIO(image)).convert("RGB"))).permute(2, 0, 1)[None]
+        expected = torch.nn.functional.interpolate(full, (24, 32), mode="bilinear", antialias=True)[0]
+        assert torch.equal(whole[i], expected)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_loaders_deliver_the_same(made, column):
+    options = {"columns": [column, "label"], "transform": DecodeImage(column, size=16)}
+    whole = H5Dataset(made[0], **options)[:][column]
+    for batches in (
+        loader(made[0], 8, shuffle=False, **options),
+        loader(made[0], 8, shuffle=False, threads=0, **options),
+        DataLoader(H5Dataset(made[0], **options), 8),
+        DataLoader(H5Dataset(made[0], **options), 8, num_workers=1),
+    ):
+        assert torch.equal(torch.cat([batch[column] for batch in batches]), whole)
+    shuffled = list(loader(made[0], 8, **options))
+    assert all(torch.equal(batch[column][0], whole[batch["label"][0]]) for batch in shuffled)
+
+
+def test_images_of_their_own_sizes_are_a_list(made):
+    batch = H5Dataset(made[0], ["image"], transform=DecodeImage("image"))[:3]
+    assert [each.shape for each in batch["image"]] == [(3, 30, 40), (3, 31, 41), (3, 32, 42)]
+
+
+def test_options_of_the_result(made):
+    samples = H5Dataset(made[0], ["image"], transform=DecodeImage("image", size=8, mode="L", channels_last=True))
+    assert samples[:]["image"].shape == (COUNT, 8, 8, 1)
+    with pytest.raises(ImageError, match=r"good.h5, row 0: .* claims 30 x 40 pixels; expected at most max_pixels=1000"):
+        H5Dataset(made[0], ["image"], transform=DecodeImage("image", max_pixels=1000))[0]
+
+
+def test_a_transform_after_the_images_are_decoded(made):
+    def mean(sample):
+        return {**sample, "image": sample["image"].float().mean()}
+
+    samples = H5Dataset(made[0], ["image", "label"], transform=[DecodeImage("image"), mean])
+    assert samples[2]["image"].ndim == 0
+    assert next(iter(loader(made[0], 4, columns=["image"], transform=[DecodeImage("image"), mean])))["image"].shape == (
+        4,
+    )
+
+
+def test_it_is_a_function_of_a_sample(made):
+    sample = H5Dataset(made[0], ["image", "label"])[1]
+    found = DecodeImage("image", size=8)(sample)
+    assert found["image"].shape == (3, 8, 8)
+    assert sample["image"].ndim == 1
+    assert DecodeImage("image")({"image": made[2][0]})["image"].shape == (3, 30, 40)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_an_image_that_cannot_be_decoded_names_file_and_row(made, column):
+    batches = loader(made[1], 8, shuffle=False, columns=[column], transform=DecodeImage(column, size=8))
+    with pytest.raises(ImageError, match=rf"bad.h5, row 3: column '{column}': the image cannot be decoded: it"):
+        list(batches)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_rows_that_cannot_be_decoded_are_left_out(made, threads, caplog):
+    decode = DecodeImage("image", size=8, on_error="skip")
+    batches = loader(
+        made[1], 4, shuffle=False, threads=threads, columns=["image", "label"], transform=decode, dtypes={"label": "i4"}
+    )
+    found = [batch["label"].tolist() for batch in batches]
+    assert found == [[0, 1, 2], [5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
+    assert (decode.counts.decoded, decode.counts.failed) == (18, 2)
+    assert "row 3: column 'image': the image cannot be decoded" in caplog.text
+    with pytest.raises(ImageError, match="row 3"):
+        batches.dataset[3]
+
+
+def test_a_batch_of_which_nothing_is_left_is_none(made):
+    options = {"columns": ["image", "label"], "transform": DecodeImage("image", size=8, on_error="skip")}
+    found = [batch["label"].tolist() for batch in loader(made[1], 1, shuffle=False, **options)]
+    assert found == [[i] for i in range(COUNT) if i not in (3, 4)]
+    with pytest.raises(ImageError, match="none of the 2 rows of this batch"):
+        H5Dataset(made[1], **options)[[3, 4]]
+
+
+def test_rows_are_left_out_of_joined_datasets(made):
+    parts = [
+        H5Dataset(path, ["image", "label"], transform=DecodeImage("image", size=8, on_error="skip"))
+        for path in made[:2]
+    ]
+    whole = parts[0][:]["image"]
+    found = list(loader(ConcatDataset(parts), 8, shuffle=True))
+    assert sum(len(batch["label"]) for batch in found) == 2 * COUNT - 2
+    for batch in found:
+        assert all(torch.equal(image, whole[i]) for image, i in zip(batch["image"], batch["label"], strict=True))
+
+
+def test_images_that_cannot_be_decoded_are_zeros_that_are_marked(made):
+    batch = H5Dataset(made[1], ["image"], transform=DecodeImage("image", size=8, on_error="null"))[:]
+    assert np.flatnonzero(batch["image_is_null"]).tolist() == [3, 4]
+    assert not batch["image"][3].any()
+
+
+def test_images_of_each_step_of_an_episode(made, tmp_path):
+    path = write(tmp_path / "episode.h5", made[2])
+    windows = Windows({"padded": range(3)}, pad="drop")
+    samples = H5Dataset(path, ["padded"], windows=windows, transform=DecodeImage("padded", size=(9, 7)))
+    assert samples[2]["padded"].shape == (3, 3, 9, 7)
+    single = H5Dataset(path, ["padded"], transform=DecodeImage("padded", size=(9, 7)))
+    assert torch.equal(samples[2]["padded"][1], single[3]["padded"])
+
+
+def test_several_columns(made):
+    batch = H5Dataset(made[0], ["image", "opaque"], transform=DecodeImage(["image", "opaque"], size=8))[:4]
+    assert torch.equal(batch["image"], batch["opaque"])
+
+
+def test_it_can_be_sent(made):
+    decode = pickle.loads(pickle.dumps(DecodeImage("image", size=8)))
+    assert decode == DecodeImage("image", size=(8, 8))
+    assert decode.counts.failed == 0
+    assert H5Dataset(made[0], ["image"], transform=decode)[0]["image"].shape == (3, 8, 8)
+
+
+WRONG = [
+    ({"column": ""}, "column=''"),
+    ({"column": "a", "size": (1, 2, 3)}, "size="),
+    ({"column": "a", "size": 0}, "size=0"),
+    ({"column": "a", "mode": "BGR"}, "mode='BGR'"),
+    ({"column": "a", "on_error": "ignore"}, "on_error='ignore'"),
+    ({"column": "a", "max_pixels": 0}, "max_pixels"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), WRONG)
+def test_options_that_cannot_be_used(options, match):
+    with pytest.raises(OptionError, match=match):
+        DecodeImage(**options)
+
+
+def test_columns_that_hold_no_images(made):
+    with pytest.raises(UnknownColumnError, match=r"no column 'imgae'. Did you mean 'image'"):
+        H5Dataset(made[0], ["image"], transform=DecodeImage("imgae"))
+    with pytest.raises(UnsupportedColumnError, match="'label' holds int64 values of shape"):
+        H5Dataset(made[0], ["label"], transform=DecodeImage("label"))[0]
