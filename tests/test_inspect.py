@@ -360,7 +360,7 @@ def test_values_that_are_not_what_they_seem(tmp_path, capsys):
         "273.15, and take -99 for missing."
     )
     assert said["missing"] == "values are delivered as stored, without applying _FillValue: take -1.0 for missing."
-    assert said["bare"].startswith("is a dimension of netCDF without a coordinate: it has a length and no values.")
+    assert "is a dimension of netCDF without a coordinate: it has a length and no values" in said["bare"]
     assert said["unwritten"] == "was never written: all of its rows are the fill value."
     assert said["animal"] == "cat=0, dog=1"
     assert said["many"] == f"{', '.join(f'c{i}={i}' for i in range(16))} and 24 more"

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -28,7 +28,7 @@ from ray_h5.hdf5.checks.values import ValueGuard
 from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
-from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of
+from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of, short_attributes
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.group_attributes import attributes_of
@@ -41,6 +41,7 @@ from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
 from ray_h5.hdf5.reading.jobs import Job
+from ray_h5.hdf5.reading.last_axis import LastAxis, LastAxisColumn
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn, class_columns
 from ray_h5.hdf5.remote.held_bytes import HeldBytes, bytes_of, gather
@@ -59,7 +60,7 @@ MAX_INDEX_BYTES = 256 << 20
 """Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 
-ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColumn
+ColumnReader: TypeAlias = DirectColumn | H5pyColumn | GridColumn | SegmentedColumn | LastAxisColumn
 
 
 def jobs_of(reader: ColumnReader, part: Part, library: OpenLibrary) -> list[Job]:
@@ -91,7 +92,7 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[str | GridAddress, ColumnReader] = {}
+        self._readers: dict[str | GridAddress | LastAxis, ColumnReader] = {}
         self._class_columns: WeakKeyDictionary[Segments, list[DirectColumn]] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self._known: dict[str, KnownColumn] = {}
@@ -222,6 +223,10 @@ class OpenFile:
             if address not in self._readers:
                 if isinstance(address, GridAddress):
                     self._readers[address] = self._grid(address, library)
+                elif isinstance(address, LastAxis):
+                    self._readers[address] = LastAxisColumn(
+                        self._through_h5py(self.column(address.name, library), library)
+                    )
                 else:
                     self._readers[address] = self._column_reader(address, library)
             return self._readers[address]
@@ -232,6 +237,11 @@ class OpenFile:
         """Return the groups that match a pattern, and the errors of columns that cannot be read."""
         with self.library() as library:
             return read_group_table(library.tree, pattern, columns, self._size())
+
+    def column_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return those attributes of a column that are short numbers or one text."""
+        with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
+            return short_attributes(library.dataset(column), names)
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group."""

@@ -13,11 +13,12 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reading.casting import Casting, LostValue, as_casting, cast_error, checked
 from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.grid_column import GridAddress
+from ray_h5.hdf5.reading.last_axis import LastAxis
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.segments import Segments
 
-Address: TypeAlias = str | GridAddress | Segments
-"""What a column is made of: a dataset, a dataset whose leading axes are rows, or many datasets."""
+Address: TypeAlias = str | GridAddress | LastAxis | Segments
+"""What a column is made of: a dataset, one whose leading axes or whose last axis are rows, or many datasets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -383,6 +383,10 @@ class RowReader:
         """
         return self._retrying(lambda: self._file().attributes(names))
 
+    def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return those attributes of a column that are short numbers or one text; others are left out."""
+        return self._retrying(lambda: self._file().column_attributes(column, names))
+
     def plan(self, read: FileRead) -> Extents:
         """Plan the jobs of a read that comes later, for the columns that need no libhdf5."""
         file = self._file()

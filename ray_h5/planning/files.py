@@ -82,6 +82,8 @@ class FileOptions:
         rows: object = None,
         windows: object = None,
         columns: object = None,
+        decode_cf: bool = False,
+        axes: str = "stored",
         sidecar: object = None,
         attrs: object = (),
         storage_options: Mapping[str, object] | None = None,
@@ -108,7 +110,9 @@ class FileOptions:
         if isinstance(storage, FileSystemStorage):
             given, filesystem = [storage.url(os.fspath(path)) for path in given], None
         made = split_columns(columns)[1]
-        scope = Scope.of(group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made)
+        scope = Scope.of(
+            group, allow_external, threads, as_kind(rows), as_windows(windows), storage, made, decode_cf, axes
+        )
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
         tables, attributes = as_sidecars(sidecar), as_attrs(attrs)

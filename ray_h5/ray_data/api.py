@@ -36,6 +36,8 @@ def read_h5(
     windows: Windows | None = None,
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
+    decode_cf: bool = False,
+    axes: Literal["stored", "reversed"] = "stored",
     shuffle: ShuffleLike = None,
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
@@ -88,6 +90,11 @@ def read_h5(
     attrs : sequence of str, or mapping of str to str, optional
         Attributes of each file, or of `group` in it, that are columns: each holds one number or one text. A mapping
         gives them other names: ``{"rate": "fs"}``. Attributes of groups that are rows: ``Groups(..., attrs=...)``.
+    decode_cf : bool
+        Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
+        NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
+    axes : {"stored", "reversed"}
+        ``"reversed"`` takes the last axis for the row axis, and reverses the others too, as MATLAB and loom mean them.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
@@ -184,6 +191,8 @@ def read_h5(
         windows=windows,
         sidecar=sidecar,
         attrs=attrs,
+        decode_cf=decode_cf,
+        axes=axes,
         shuffle=shuffle,
         tail=tail,
         tail_rows=tail_rows,
@@ -219,6 +228,8 @@ def build_index(
     windows: Windows | None = None,
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
+    decode_cf: bool = False,
+    axes: Literal["stored", "reversed"] = "stored",
     dtypes: Mapping[str, npt.DTypeLike] | None = None,
     casting: Casting = "checked",
     predicate_columns: Sequence[str] = (),
@@ -236,8 +247,8 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, sidecar, attrs, dtypes, casting, allow_external, filesystem, storage_options,
-    file_extensions, ignore_missing_paths
+    paths, columns, group, rows, windows, sidecar, attrs, decode_cf, axes, dtypes, casting, allow_external, filesystem,
+    storage_options, file_extensions, ignore_missing_paths
         As for `read_h5`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
@@ -261,6 +272,8 @@ def build_index(
         windows=windows,
         sidecar=sidecar,
         attrs=attrs,
+        decode_cf=decode_cf,
+        axes=axes,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

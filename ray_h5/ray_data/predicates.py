@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -161,6 +161,8 @@ def kfold(
     windows: Windows | None = None,
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
+    decode_cf: bool = False,
+    axes: Literal["stored", "reversed"] = "stored",
     dtypes: Mapping[str, object] | None = None,
     casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -189,8 +191,8 @@ def kfold(
         The HDF5 group that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
-    ignore_missing_paths
+    sidecar, attrs, decode_cf, axes, dtypes, casting, allow_external, index_dir, filesystem, storage_options,
+    file_extensions, ignore_missing_paths
         As for `read_h5`.
 
     Raises
@@ -205,6 +207,8 @@ def kfold(
         windows=windows,
         sidecar=sidecar,
         attrs=attrs,
+        decode_cf=decode_cf,
+        axes=axes,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

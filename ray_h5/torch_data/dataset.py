@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import pyarrow.compute as pc
@@ -92,6 +92,11 @@ class H5Dataset(BatchedDataset):
         Tables beside the files, whose columns join the samples; see `ray_h5.Sidecar`.
     attrs : sequence of str, or mapping of str to str, optional
         Attributes of each file, or of its group, that are columns.
+    decode_cf : bool
+        Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
+        NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
+    axes : {"stored", "reversed"}
+        ``"reversed"`` takes the last axis for the row axis, and reverses the others too, as MATLAB and loom mean them.
     dtypes : mapping of str to dtype, optional
         numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
     casting : {"checked", "unsafe"}
@@ -155,6 +160,8 @@ class H5Dataset(BatchedDataset):
         windows: Windows | None = None,
         sidecar: Sidecar | Sequence[Sidecar] | None = None,
         attrs: Sequence[str] | Mapping[str, str] = (),
+        decode_cf: bool = False,
+        axes: Literal["stored", "reversed"] = "stored",
         dtypes: Mapping[str, object] | None = None,
         casting: Casting = "checked",
         allow_external: PathLike | Sequence[PathLike] = (),
@@ -180,6 +187,8 @@ class H5Dataset(BatchedDataset):
             windows=windows,
             sidecar=sidecar,
             attrs=attrs,
+            decode_cf=decode_cf,
+            axes=axes,
             dtypes=dtypes,
             casting=casting,
             allow_external=allow_external,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pyarrow.compute as pc
 
@@ -28,6 +29,8 @@ def kfold(
     windows: Windows | None = None,
     sidecar: Sidecar | Sequence[Sidecar] | None = None,
     attrs: Sequence[str] | Mapping[str, str] = (),
+    decode_cf: bool = False,
+    axes: Literal["stored", "reversed"] = "stored",
     dtypes: Mapping[str, object] | None = None,
     casting: Casting = "checked",
     allow_external: PathLike | Sequence[PathLike] = (),
@@ -56,8 +59,8 @@ def kfold(
         The group of the files that column names are relative to.
     rows, windows
         What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    sidecar, attrs, dtypes, casting, allow_external, index_dir, filesystem, storage_options, file_extensions,
-    ignore_missing_paths
+    sidecar, attrs, decode_cf, axes, dtypes, casting, allow_external, index_dir, filesystem, storage_options,
+    file_extensions, ignore_missing_paths
         As for `H5Dataset`.
 
     Raises
@@ -77,6 +80,8 @@ def kfold(
         windows=windows,
         sidecar=sidecar,
         attrs=attrs,
+        decode_cf=decode_cf,
+        axes=axes,
         dtypes=dtypes,
         casting=casting,
         allow_external=allow_external,

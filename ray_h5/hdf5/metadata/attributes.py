@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import h5py
 import numpy as np
+
+from ray_h5.hdf5.metadata.encodings import text_attribute
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
@@ -52,6 +55,19 @@ def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     members = (h5py.check_enum_dtype(dataset.dtype) or {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
     return ColumnNotes(packing, enum, _is_bare_dimension(dataset))
+
+
+def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]:
+    """Return attributes that are a few numbers, as arrays, or one text."""
+    found: dict[str, Any] = {}
+    for name in names:
+        text = text_attribute(dataset, name)
+        array = None if text else _attribute(dataset, name)
+        if text:
+            found[name] = text
+        elif array is not None and array.dtype.kind in "iuf":
+            found[name] = array.reshape(-1).astype(array.dtype.newbyteorder("="))
+    return found
 
 
 def _number(dataset: h5py.Dataset, name: str) -> str:

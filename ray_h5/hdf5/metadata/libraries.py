@@ -58,6 +58,10 @@ class Libraries:
         """Return the error of a dataset that is described, and holds no rows; None for others."""
         where = f"{self._path}: column {name!r}"
         if text_attribute(dataset, "CLASS") == "DIMENSION_SCALE" and not _is_of_rows(dataset):
+            if _is_bare(dataset):
+                return without_rows(
+                    f"{where} is a dimension of netCDF without a coordinate: it has a length and no values"
+                )
             return without_rows(
                 f"{where} is a dimension scale: coordinates of an axis that is not the row axis. Name it in "
                 "columns=[...] to read it by itself."
@@ -77,9 +81,13 @@ class Libraries:
         return self._attributes.get(key, "")
 
 
+def _is_bare(scale: h5py.Dataset) -> bool:
+    return text_attribute(scale, "NAME").startswith("This is a netCDF dimension but not a netCDF variable")
+
+
 def _is_of_rows(scale: h5py.Dataset) -> bool:
     """Return whether a dimension scale is that of the first axis of a dataset."""
-    if text_attribute(scale, "NAME").startswith("This is a netCDF dimension but not a netCDF variable"):
+    if _is_bare(scale):
         return False
     try:
         if not h5py.h5a.exists(scale.id, b"REFERENCE_LIST"):

@@ -30,8 +30,8 @@ _LEAST_GROUPS = 3
 
 
 _MATLAB = (
-    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. What is N x 1 in "
-    "MATLAB has one row; save it as 1 x N (y.')."
+    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. Pass "
+    "axes='reversed' to read rows as MATLAB has them."
 )
 
 

@@ -275,6 +275,8 @@ def _named(path: str, scope: Scope) -> list[Any]:
     # The same bucket at another endpoint is another one.
     place = [scope.storage.place] if is_url(path) and isinstance(scope.storage, RemoteStorage) else []
     kind += [repr(scope.columns)] if scope.columns else []
+    kind += ["decode_cf"] if scope.decode_cf else []
+    kind += ["reversed"] if scope.axes == "reversed" else []
     return [path, scope.group, sorted(scope.allow_external), *kind, *place]
 
 

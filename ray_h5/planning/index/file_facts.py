@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 
+import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
@@ -64,6 +65,8 @@ class Scope:
     windows: Windows | None = None
     storage: Storage = LOCAL
     columns: tuple[RangeColumn, ...] = ()
+    decode_cf: bool = False
+    axes: str = "stored"
 
     @classmethod
     def of(
@@ -75,6 +78,8 @@ class Scope:
         windows: Windows | None = None,
         storage: Storage = LOCAL,
         columns: Sequence[RangeColumn] = (),
+        decode_cf: bool = False,
+        axes: str = "stored",
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         check_episodes(rows, windows)
@@ -84,7 +89,20 @@ class Scope:
                 f"columns: {columns[0]} is for rows along the first axis; leave it out, or {kind}, which says what a "
                 "row is"
             )
-        return cls(group, as_roots(allow_external), threads, rows, windows, storage, tuple(columns))
+        if not isinstance(decode_cf, (bool, np.bool_)):
+            raise OptionError(f"decode_cf={decode_cf!r}: expected True or False")
+        if decode_cf and (rows is not None or windows is not None):
+            kind = rows if windows is None else windows
+            raise OptionError(
+                f"decode_cf=True: is for rows along the first axis; leave it out, or {kind}, which says what a row is"
+            )
+        if axes not in {"stored", "reversed"}:
+            raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
+        if axes == "reversed" and (rows is not None or windows is not None or columns or decode_cf):
+            other = next(each for each in (rows, windows, *columns, "decode_cf=True") if each is not None)
+            raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
+        made = tuple(columns)
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage, made, bool(decode_cf), axes)
 
     @property
     def by_axis(self) -> bool:
@@ -109,9 +127,19 @@ class Scope:
             known=known,
         )
         # A remote file of which columns are known is not opened here.
-        if self.by_axis and table is None and not self.columns and (known or not reader.form):
+        plain = self.by_axis and table is None and not self.columns and not self.decode_cf
+        plain = plain and self.axes == "stored"
+        if plain and (known or not reader.form):
             return reader
-        return RowView(reader, self.rows, self.windows, table, self.columns)
+        return RowView(
+            reader,
+            self.rows,
+            self.windows,
+            table,
+            self.columns,
+            decode_cf=self.decode_cf,
+            is_reversed=self.axes == "reversed",
+        )
 
 
 @dataclass(frozen=True, slots=True)

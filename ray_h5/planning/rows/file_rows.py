@@ -16,9 +16,11 @@ from ray_h5.hdf5.metadata.encodings import Encoding, matrix_shape
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.messages import near_names
 from ray_h5.planning.rows.bounds import Bounds, ChunkedBy, bounds_of_counts, bounds_of_offsets, check_inside
+from ray_h5.planning.rows.cf_columns import CF_ATTRIBUTES, cf_column
 from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn, Stored
 from ray_h5.planning.rows.column_kinds import Csr, Ragged, RangeColumn
 from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
+from ray_h5.planning.rows.reversed_columns import reversed_column
 from ray_h5.planning.rows.space import Column, Listing, RowTable
 
 _OF_ROWS = ("layers", "obs", "obsm", "obsp")
@@ -42,8 +44,18 @@ class FileRows:
         What is known of the rows.
     """
 
-    def __init__(self, reader: RowReader, columns: Iterable[RangeColumn], table: RowTable | None) -> None:
+    def __init__(
+        self,
+        reader: RowReader,
+        columns: Iterable[RangeColumn],
+        table: RowTable | None,
+        *,
+        decode_cf: bool = False,
+        is_reversed: bool = False,
+    ) -> None:
         self._reader = reader
+        self._is_reversed = is_reversed
+        self._decode_cf = decode_cf
         self._made = {each.name: each for each in columns}
         self._bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
         self._chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
@@ -67,7 +79,7 @@ class FileRows:
 
     def listing(self) -> Listing:
         if self._listed is None:
-            if self._reader.form == "loom":
+            if self._reader.form == "loom" and not self._is_reversed:
                 raise _of_loom(self._reader.path)
             names = self._names()
             refused: dict[str, Exception] = dict(self._reader.layout.refused)
@@ -86,6 +98,8 @@ class FileRows:
         names = [*found.columns, *found.refused]
         if self._reader.form == "10x":
             return ["matrix", "matrix/barcodes"]
+        if self._reader.form == "loom":
+            return [name for name in names if name.split("/")[0] in _OF_CELLS]
         return self._of_observations(names) if self._reader.form == "anndata" else names
 
     def _of_observations(self, datasets: Iterable[str]) -> list[str]:
@@ -136,8 +150,13 @@ class FileRows:
     # What a column is made of ---------------------------------------------------------------------
 
     def column(self, name: str) -> Column:
-        if self._reader.form == "loom":
+        if self._reader.form == "loom" and not self._is_reversed:
             raise _of_loom(self._reader.path)
+        if self._is_reversed:
+            layout = self._reader.find([name])[name]
+            if len(layout.shape) == 1:
+                return PlainColumn(layout)
+            return reversed_column(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
         made = self._made.get(name.strip("/"))
         if isinstance(made, Ragged):
             return self._ragged(made)
@@ -149,7 +168,9 @@ class FileRows:
         if encoding is None and parent and not self._can_find(plain):
             return self._field(name, parent, field)
         if encoding is None:
-            return PlainColumn(self._reader.find([name])[name])
+            layout = self._reader.find([name])[name]
+            decoded = self._decode_cf and cf_column(layout, self._reader.values_of_attributes(name, CF_ATTRIBUTES))
+            return decoded or PlainColumn(layout)
         return self._encoded(name, encoding)
 
     def _can_find(self, name: str) -> bool:
@@ -364,6 +385,10 @@ class FileRows:
                 f"{near_names(str(absent[0]), texts)}"
             )
         return np.array([places[str(each)] for each in made.take], np.int64)
+
+
+_OF_CELLS = ("matrix", "layers", "col_attrs")
+_CLASS = "MATLAB_class"
 
 
 def _of_loom(path: str) -> UnsupportedColumnError:

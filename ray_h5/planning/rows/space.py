@@ -12,9 +12,11 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.parts import Address
 from ray_h5.hdf5.segments import GroupTable
 from ray_h5.planning.rows.bounds import Bounds, ChunkedBy
+from ray_h5.planning.rows.cf_columns import CFColumn
 from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn
 from ray_h5.planning.rows.columns import SegmentColumn, UnitColumn, ValuesColumn, WindowedColumn
 from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
+from ray_h5.planning.rows.reversed_columns import ReversedColumn
 
 Column: TypeAlias = (
     ValuesColumn
@@ -27,6 +29,8 @@ Column: TypeAlias = (
     | OptionalColumn
     | RaggedColumn
     | CsrColumn
+    | CFColumn
+    | ReversedColumn
 )
 
 

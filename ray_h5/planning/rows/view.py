@@ -72,11 +72,16 @@ class RowView:
         windows: Windows | None,
         table: RowTable | None = None,
         columns: Sequence[RangeColumn] = (),
+        *,
+        decode_cf: bool = False,
+        is_reversed: bool = False,
     ) -> None:
         self._reader = reader
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
-        self._space: Space = _space_of(reader, kind, windows, table, columns)
+        self._space: Space = _space_of(
+            reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed
+        )
         self._rows_are_groups = isinstance(kind, Groups)
 
     @property
@@ -324,10 +329,13 @@ def _space_of(
     windows: Windows | None,
     table: RowTable | None,
     columns: Sequence[RangeColumn],
+    *,
+    decode_cf: bool,
+    is_reversed: bool,
 ) -> Space:
     space: Episodes
     if kind is None and windows is None:
-        return FileRows(reader, columns, table)
+        return FileRows(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
     if isinstance(kind, Groups):
         space = GroupRows(reader, kind, table, None if windows is None else windows.episode_length)
     elif isinstance(kind, Grid):

@@ -140,3 +140,127 @@ def test_objects_that_are_pickled_are_refused_when_they_are_all(tables, tmp_path
         file.create_vlarray("/", "pickled", tables.ObjectAtom()).append([1])
     with pytest.raises((SchemaMismatchError, UnsupportedColumnError), match="pickled"):
         H5Dataset(path)
+
+
+PACKED = {
+    "int16, both": {"dtype": "i2", "scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -999},
+    "int16, scale": {"dtype": "i2", "scale_factor": np.float32(0.5), "_FillValue": -1},
+    "int16, offset": {"dtype": "i2", "add_offset": 10.0},
+    "int32, both": {"dtype": "i4", "scale_factor": np.float32(0.5), "add_offset": np.float32(1), "_FillValue": -999},
+    "uint8": {"dtype": "u1", "scale_factor": 2.0, "_FillValue": 255},
+    "fill": {"dtype": "i4", "_FillValue": -999},
+    "short fill": {"dtype": "i2", "_FillValue": -999},
+    "float32 fill": {"dtype": "f4", "_FillValue": -999.0},
+    "float64": {"dtype": "f8", "scale_factor": 2.0},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_numbers_are_those_of_xarray(tmp_path, name, engine):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("netCDF4" if engine == "netcdf4" else engine)
+    values = np.random.default_rng(0).integers(0, 100, (20, 3)).astype("f8")
+    values[3, 1] = np.nan if "_FillValue" in PACKED[name] else 5
+    path = str(tmp_path / "a.nc")
+    xarray.Dataset({"v": (("t", "x"), values)}).to_netcdf(path, engine=engine, encoding={"v": PACKED[name]})
+    with xarray.open_dataset(path, engine=engine) as opened:
+        expected = opened["v"].values
+    samples = H5Dataset(path, ["v"], decode_cf=True)
+    found = samples.read(np.arange(20))["v"]
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(samples.read(np.array([7, 3, 3]))["v"], expected[[7, 3, 3]], equal_nan=True)
+
+
+TIMES = ["days since 2000-01-01", "hours since 1990-05-03 12:30:00", "seconds since 1970-01-01T00:00:00Z",
+         "minutes since 2020-1-1 00:00:00 +02:00", "milliseconds since 1999-12-31 23:59:59.5",
+         "days since 1900-01-01 00:00:0.0"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8"])
+@pytest.mark.parametrize("units", TIMES)
+def test_times_are_those_of_xarray(tmp_path, units, dtype):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("h5netcdf")
+    path = str(tmp_path / "a.nc")
+    with h5py.File(path, "w") as file:
+        values = np.arange(0, 40) if dtype == "i4" else np.arange(0, 10, 0.25)
+        file["at"] = values.astype(dtype)
+        file["at"].attrs["units"] = units
+        file["at"].dims[0].label = "t"
+        file["t"] = np.arange(40)
+        file["t"].make_scale("t")
+        file["at"].dims[0].attach_scale(file["t"])
+    with xarray.open_dataset(path, engine="h5netcdf") as opened:
+        expected = opened["at"].values.astype("M8[ns]")
+    found = H5Dataset(path, ["at"], decode_cf=True).read(np.arange(40))["at"]
+    assert found.dtype == "M8[ns]"
+    assert np.array_equal(found, expected)
+
+
+def test_missing_times_and_flags(tmp_path):
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["at"] = np.array([0, -999, 2])
+        file["at"].attrs.update(units="days since 2000-01-01", _FillValue=-999)
+        file["flag"] = np.array([0, 1, 1], "i1")
+        file["flag"].attrs["dtype"] = "bool"
+        file["byte"] = np.array([0, -1, -128], "i1")
+        file["byte"].attrs["_Unsigned"] = "true"
+        file["plain"] = np.arange(3)
+    found = H5Dataset(str(tmp_path / "a.nc"), decode_cf=True).read(np.arange(3))
+    assert found["at"].tolist() == np.array(["2000-01-01", "NaT", "2000-01-03"], "M8[ns]").tolist()
+    assert found["flag"].tolist() == [False, True, True]
+    assert (found["byte"].tolist(), found["byte"].dtype) == ([0, 255, 128], np.uint8)
+    assert found["plain"].dtype == np.int64
+
+
+REFUSED = {
+    "days since 2000-01-01|noleap": "calendar 'noleap'",
+    "months since 2000-01-01|standard": "times in 'months since 2000-01-01'",
+    "days since 2000-13-01|standard": "cannot be parsed",
+    "days since 0001-01-01|standard": "Julian",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_times_that_cannot_be_decoded_are_refused_by_name(tmp_path, what, caplog):
+    units, calendar = what.split("|")
+    path = str(tmp_path / "a.nc")
+    with h5py.File(path, "w") as file:
+        file["at"] = np.arange(3)
+        file["at"].attrs.update(units=units, calendar=calendar)
+        file["x"] = np.arange(3)
+    with pytest.raises(UnsupportedColumnError, match=REFUSED[what]):
+        H5Dataset(path, ["at"], decode_cf=True)
+    assert H5Dataset(path, decode_cf=True).columns == ["x"]
+    assert "left out 1 of 2 columns: at" in caplog.text
+    assert H5Dataset(path, ["at"])[2]["at"] == 2
+
+
+def test_a_time_outside_of_nanoseconds_names_its_row(tmp_path):
+    from ray_h5.errors import CastError
+
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["at"] = np.array([0, 10**9])
+        file["at"].attrs["units"] = "days since 2000-01-01"
+    with pytest.raises(CastError, match=r"column 'at', row 1: the time is not in the years 1678 to 2262"):
+        H5Dataset(str(tmp_path / "a.nc"), decode_cf=True)[1]
+
+
+def test_decoded_columns_are_filtered_cast_and_kept(tmp_path):
+    from ray_h5.torch_data import where
+
+    path = str(tmp_path / "a.nc")
+    with h5py.File(path, "w") as file:
+        file["v"] = np.array([0, 10, -1, 30], "i2")
+        file["v"].attrs.update(scale_factor=0.5, _FillValue=np.int16(-1))
+        file["at"] = np.arange(4)
+        file["at"].attrs["units"] = "days since 2000-01-01"
+    options = {"decode_cf": True, "index_dir": tmp_path / "index"}
+    for _ in range(2):
+        assert H5Dataset(path, ["v"], where(v=15.0), **options)[0]["v"] == 15
+        assert H5Dataset(path, ["v"], where(at="2000-01-02"), **options)[0]["v"] == 5
+    assert H5Dataset(path, ["v"], dtypes={"v": "float64"}, decode_cf=True).read(np.arange(4))["v"].dtype == "f8"
+    assert H5Dataset(path, ["v"], index_dir=tmp_path / "index")[1]["v"] == 10

@@ -1,0 +1,213 @@
+"""Columns of netCDF whose attributes say what their values mean, by the CF conventions: packed numbers, times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.errors import CastError, UnsupportedColumnError
+from ray_h5.hdf5.layout import ColumnLayout, Kind
+from ray_h5.planning.rows.coded_columns import Stored
+from ray_h5.planning.rows.columns import Reading
+
+CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
+
+_SINCE = re.compile(r"^\s*(?P<unit>[A-Za-z]+)\s+since\s+(?P<date>\d+-\d+-\d+)(?:[T ]+(?P<time>[0-9:.]+))?\s*"
+                    r"(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?\s*$", re.IGNORECASE)  # fmt: skip
+_UNITS = {"d": 86_400_000_000_000, "h": 3_600_000_000_000, "min": 60_000_000_000, "s": 1_000_000_000,
+          "ms": 1_000_000, "us": 1_000, "ns": 1}  # fmt: skip
+_NAMES = {"day": "d", "days": "d", "d": "d", "hour": "h", "hours": "h", "hr": "h", "hrs": "h", "h": "h",
+          "minute": "min", "minutes": "min", "min": "min", "mins": "min", "second": "s", "seconds": "s", "sec": "s",
+          "secs": "s", "s": "s", "millisecond": "ms", "milliseconds": "ms", "msec": "ms", "ms": "ms",
+          "microsecond": "us", "microseconds": "us", "us": "us", "nanosecond": "ns", "nanoseconds": "ns",
+          "ns": "ns"}  # fmt: skip
+_CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
+_FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CFColumn:
+    """A column whose values are decoded as they are read.
+
+    Attributes
+    ----------
+    values : Stored
+        The dataset.
+    kind : {"number", "bool", "time"}
+        The kind of the decoded values.
+    dtype : numpy.dtype
+        Their dtype.
+    missing : tuple
+        Stored values that stand for missing ones.
+    scale, offset : float
+        What stored values are multiplied by, and what is added.
+    unit, origin : int
+        For times: nanoseconds of a unit, and those from 1970 to the date that times are counted from.
+    unsigned : bool
+        Whether signed integers stand for unsigned ones.
+    """
+
+    values: Stored
+    kind: Kind
+    dtype: np.dtype
+    missing: tuple[Any, ...] = ()
+    scale: float = 1.0
+    offset: float = 0.0
+    unit: int = 0
+    origin: int = 0
+    unsigned: bool = False
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:  # noqa: ARG002  as the other columns have it
+        return replace(self.values.layout, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        part, read = self.values.part(rows)
+
+        def finish() -> None:
+            out[places] = self._decoded(read(), rows)
+
+        return Reading([part], finish)
+
+    def _decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if self.unsigned:
+            stored = stored.view(stored.dtype.str.replace("i", "u"))
+        absent = np.zeros(stored.shape, bool)
+        for value in self.missing:
+            absent |= np.isnan(stored) if value != value else stored == value
+        if self.kind == "bool":
+            return stored.astype(bool)
+        if self.kind == "time":
+            return self._times(stored, absent, rows)
+        found = stored.astype(self.dtype)
+        if self.scale != 1:
+            found *= self.dtype.type(self.scale)
+        if self.offset:
+            found += self.dtype.type(self.offset)
+        if absent.any():
+            found[absent] = np.nan
+        return found
+
+    def _times(self, stored: np.ndarray, absent: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if stored.dtype.kind == "f":
+            absent = absent | ~np.isfinite(stored)
+            filled = np.where(absent, 0, stored).astype(np.float64)
+            too_large = np.abs(filled) * float(self.unit) > float(np.iinfo(np.int64).max // 2)
+            filled = np.where(too_large, 0, filled)
+            whole = np.floor(filled)
+            since = whole.astype(np.int64) * self.unit + np.rint((filled - whole) * self.unit).astype(np.int64)
+        else:
+            filled = np.where(absent, 0, stored)
+            most = np.iinfo(np.int64).max // 2 // self.unit
+            too_large = (filled > most) | (filled < -most) if filled.dtype.kind == "i" else filled > most
+            since = np.where(too_large, 0, filled).astype(np.int64) * self.unit
+        if too_large.any():
+            row = int(rows[int(np.argwhere(too_large)[0][0])])
+            layout = self.values.layout
+            raise CastError(
+                f"{layout.where}, row {row}: the time is not in the years 1678 to 2262, which nanoseconds hold. Read "
+                "the column as it is stored, with decode_cf=False."
+            )
+        found = (since + self.origin).view("M8[ns]")
+        found[absent] = np.datetime64("NaT", "ns")
+        return found
+
+
+def cf_column(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CFColumn | None:
+    """Return the column that attributes say a dataset is; None if they say nothing.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they say what cannot be decoded, such as times of a calendar that is not that of numpy.
+    """
+    if layout.kind not in {"number", "bool"} or layout.dtype.kind not in "iuf":
+        return None
+    if attributes.get("dtype") == "bool" and layout.dtype.kind in "iu":
+        return CFColumn(Stored(layout), "bool", np.dtype(bool))
+    unsigned = layout.dtype.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true"
+    stored = np.dtype(layout.dtype.str.replace("i", "u")) if unsigned else layout.dtype
+    missing = tuple(_missing(attributes, layout.dtype, stored))
+    since = _SINCE.match(str(attributes.get("units", "")))
+    if since is not None:
+        unit, origin = _unit_and_origin(layout, since, str(attributes.get("calendar", "")).lower())
+        return CFColumn(Stored(layout), "time", np.dtype("M8[ns]"), missing, 1.0, 0.0, unit, origin, unsigned)
+    scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
+    if scale is None and offset is None and not missing:
+        return None if not unsigned else CFColumn(Stored(layout), "number", stored, unsigned=True)
+    dtype = _float_dtype(stored, scale, offset)
+    factors = (1.0 if scale is None else float(scale)), (0.0 if offset is None else float(offset))
+    return CFColumn(Stored(layout), "number", dtype, missing, *factors, unsigned=unsigned)
+
+
+def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:
+    found = []
+    for name in ("_FillValue", "missing_value"):
+        for value in np.atleast_1d(attributes[name]) if name in attributes else ():
+            if not isinstance(value, np.generic) or value.dtype.kind not in "iuf":
+                continue
+            same = value.astype(signed).view(stored) if stored != signed and value.dtype.kind == "i" else value
+            found.append(same.astype(stored)[()] if stored.kind == "f" else same)
+    return found
+
+
+def _number(value: Any) -> np.generic | None:
+    array = np.atleast_1d(value) if value is not None else np.empty(0)
+    return array[0] if array.size == 1 and array.dtype.kind in "iuf" else None
+
+
+def _float_dtype(stored: np.dtype, scale: np.generic | None, offset: np.generic | None) -> np.dtype:
+    """Return the dtype of decoded numbers, as xarray chooses it."""
+    single, double = np.dtype(np.float32), np.dtype(np.float64)
+    if scale is None and offset is None:
+        return stored if stored.kind == "f" else single if stored.itemsize <= 2 else double
+    if scale is not None and offset is not None and scale.dtype == offset.dtype and scale.dtype in (single, double):
+        return double if stored.itemsize == 4 and stored.kind in "iu" else scale.dtype
+    # A large offset could lose digits.
+    return single if offset is None and scale is not None and scale.dtype == single else double
+
+
+def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) -> tuple[int, int]:
+    name = _NAMES.get(since["unit"].lower())
+    units = since[0].strip()
+    if name is None:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r}; expected days, hours, minutes, seconds or parts of them. Read it "
+            "as it is stored, with decode_cf=False."
+        )
+    if calendar not in _CALENDARS:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times of the calendar {calendar!r}, which numpy, Arrow and torch lack. Read it as it "
+            "is stored, with decode_cf=False, or leave it out with columns=[...]."
+        )
+    year, month, day = since["date"].split("-")
+    try:
+        date = np.datetime64(f"{int(year):04d}-{int(month):02d}-{int(day):02d}", "D")
+        hours, minutes, seconds = (float(each) for each in [*(since["time"] or "0").split(":"), 0, 0][:3])
+    except ValueError as exc:
+        raise UnsupportedColumnError(f"{layout.where} has times in {units!r}, which cannot be parsed: {exc}") from exc
+    if calendar != "proleptic_gregorian" and date < _FIRST_GREGORIAN:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r} of the calendar {calendar or 'standard'!r}, which is Julian "
+            "before 1582-10-15; numpy has the Gregorian calendar alone. Read it with decode_cf=False."
+        )
+    ns = int(date.astype(np.int64)) * _UNITS["d"] + round((hours * 3600 + minutes * 60 + seconds) * _UNITS["s"])
+    ns -= _zone(since["zone"])
+    if abs(ns) > np.iinfo(np.int64).max // 2:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r}, which is not in the years 1824 to 2116. Read it with "
+            "decode_cf=False."
+        )
+    return _UNITS[name], ns
+
+
+def _zone(text: str | None) -> int:
+    """Return the nanoseconds that a zone is ahead of UTC."""
+    if text is None or text[0] not in "+-":
+        return 0
+    digits = text[1:].replace(":", "")
+    hours, minutes = (int(digits[:-2]), int(digits[-2:])) if len(digits) > 2 else (int(digits), 0)
+    return (1 if text[0] == "+" else -1) * (hours * 60 + minutes) * _UNITS["min"]
