@@ -57,6 +57,10 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
         )
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
+    if "redirect" in lowered and "region" in lowered:
+        return OptionError(
+            f"{url}: the bucket is in another region ({doing}). Pass it: storage_options={{'region': 'eu-west-1'}}"
+        )
     if "requesttimetooskewed" in lowered:
         return NotReadableError(
             f"{url}: the store refuses {doing}: the clock of this machine is wrong (RequestTimeTooSkewed). Set it, for "

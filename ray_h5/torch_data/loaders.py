@@ -5,46 +5,28 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import OptionError
 from ray_h5.hdf5.reading.turn import turn_of_this_thread
 from ray_h5.options import as_integer
 from ray_h5.planning.padding import PadLike
 from ray_h5.planning.paths import PathLike
-from ray_h5.storage.fetching import Stop
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler, check_between_batches
 from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.joined import JoinedDataset, as_h5
+from ray_h5.torch_data.reading.calls import Call, CallSizes, in_threads, indices_of, with_later
 from ray_h5.torch_data.reading.moving import movable
-from ray_h5.torch_data.reading.row_cache import copy_alone
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 
 logger = logging.getLogger(__name__)
-
-_READ_BYTES = 16 << 20
-"""Batches that follow each other are read by one call, up to this size: a call with more rows finds more neighbours."""
-
-_MAX_BATCHES = 16
-"""How many batches one call reads at most."""
-
-_REMOTE_READ_BYTES = 64 << 20
-_FIRST_BATCHES = 4
-"""The same for files in stores: what counts is how many rows are asked for at once. One batch at a time read 30 MB/s,
-16 batches 93 MB/s (60 ms to the first byte; shuffled rows of 50 KB). The first call is smaller, as it is waited for."""
-_OF_RANGES = 256, 80 << 20
-"""The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
 
 _ReadBatch = tuple[int, Any]
 """How many samples a batch has, and their arrays, or a tensor or dict made of them."""
@@ -56,10 +38,6 @@ _INSTEAD = {
     "num_workers": "It reads in threads of this process: write threads=2; or, for processes, "
     "DataLoader(H5Dataset(paths), num_workers=2)."
 }
-
-
-class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
-    """Nothing was read before the timeout of a loader; a RuntimeError, as a `DataLoader` raises it."""
 
 
 class H5DataLoader(DataLoader[Any]):
@@ -168,7 +146,7 @@ class H5DataLoader(DataLoader[Any]):
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_made = is_plain and not self._grows
             read = partial(self._read, self._whole if is_made else _unchanged)
-            reads = self._in_threads(read) if self.threads else self._in_this_thread(read)
+            reads = self._reads(read)
             finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
@@ -194,33 +172,12 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self) -> Iterator[list[list[int]]]:
-        """Yield the batches that each call reads.
-
-        The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
-        """
-        batches, left = self._index_batches(), self._num_batches()
-        if (window := self._window_batches) is not None:
-            yield from iter(lambda: list(itertools.islice(batches, window)), [])
-            return
-        most_batches, most_bytes = (_MAX_BATCHES, _READ_BYTES) if not self._has_ranges else _OF_RANGES
-        # Small calls would decode the chunks that they share several times.
-        count = self.prefetch_factor if self._has_ranges and self.prefetch_factor else 1
-        if is_remote := self.dataset.is_remote:
-            most_bytes, count = max(most_bytes, _REMOTE_READ_BYTES), max(count, _FIRST_BATCHES)
-        while call := list(itertools.islice(batches, count)):
-            yield call
-            left -= len(call)
-            fitting = max(1, most_bytes // max(1, len(call[0]) * self.dataset.row_bytes))
-            grown = most_batches if is_remote else 2 * count
-            count = min(grown, self.prefetch_factor or min(most_batches, fitting))
-            if self.threads > 1:
-                count = int(max(1, min(count, -(-left // self.threads))))
-
-    @property
-    def _has_ranges(self) -> bool:
-        """Whether rows are ranges of longer arrays, so that neighbours share chunks."""
-        return isinstance(self.dataset, H5Dataset) and self.dataset.has_ranges
+    def _calls(self) -> Iterator[Call]:
+        dataset = self.dataset
+        has_ranges = isinstance(dataset, H5Dataset) and dataset.has_ranges
+        window = self._window_batches if has_ranges else None
+        sizes = CallSizes(dataset.row_bytes, has_ranges, dataset.is_remote, self.prefetch_factor, window)
+        return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
 
     @property
     def _grows(self) -> bool:
@@ -229,12 +186,13 @@ class H5DataLoader(DataLoader[Any]):
 
     @property
     def _window_batches(self) -> int | None:
-        """The batches of a window of such rows: it is read at once, and its chunks are decoded once; else None."""
+        """The batches of a window of rows that are ranges of longer arrays; None without windows."""
         ordered = self._ordered
-        order = None if ordered is None or self.prefetch_factor is not None else ordered.order
-        if order is None or order.range_chunks is None or order.window_rows is None or not self._has_ranges:
+        if ordered is None or self.prefetch_factor is not None:
             return None
-        assert ordered is not None
+        order = ordered.order
+        if order.range_chunks is None or order.window_rows is None:
+            return None
         return max(1, order.window_rows // (ordered.run_length * ordered.world_size))
 
     def _num_batches(self) -> float:
@@ -251,63 +209,32 @@ class H5DataLoader(DataLoader[Any]):
         # predictions does.
         return (batch for batch in self.batch_sampler)
 
-    def _in_threads(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
-        waiting: deque[Future[list[_ReadBatch]]] = deque()
-        calls, in_time = _with_later(self._calls(), self.threads), True
+    def _reads(self, read: Callable[[Call], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
+        calls, threads = with_later(self._calls(), max(1, self.threads)), self.threads
+        if not threads:
+            return (self._announced(read, *each) for each in calls)
 
-        def work(call: list[list[int]], later: list[list[int]] | None) -> list[_ReadBatch]:
+        def work(call: Call, later: Call | None) -> list[_ReadBatch]:
             if self.dataset.is_remote:  # threads wait for the network side by side
                 return self._announced(read, call, later)
             # One thread at a time plans and reads small rows: see `Turn`.
             with turn_of_this_thread().kept():
                 return self._announced(read, call, later)
 
-        at_exit, stop, done = sys.is_finalizing, Stop(), False
-
-        def begin() -> None:
-            copy_alone()
-            stop.enter()
-
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5_loader", initializer=begin)
-        try:
-            # One call more than threads: a thread that is done has the next one at once.
-            for each in itertools.islice(calls, self.threads + 1):
-                waiting.append(pool.submit(work, *each))
-            while waiting:
-                in_time = bool(wait([waiting[0]], self.timeout or None).done)
-                if not in_time:
-                    raise ReadTimeoutError(
-                        f"nothing was read in {self.timeout} seconds (timeout={self.timeout}), of "
-                        f"{len(self.dataset)} samples of {self.dataset}: see whether their disk or mount answers, or "
-                        "give it more time"
-                    )
-                batches = waiting.popleft().result()
-                for each in itertools.islice(calls, 1):
-                    waiting.append(pool.submit(work, *each))
-                yield batches
-            done = True
-        finally:
-            if not done:
-                stop.set()  # requests that hang
-            # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
-            if not at_exit():
-                pool.shutdown(wait=in_time, cancel_futures=True)
-
-    def _in_this_thread(self, read: Callable[[list[list[int]]], list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
-        return (self._announced(read, *each) for each in _with_later(self._calls(), 1))
+        return in_threads(calls, work, threads, self.timeout, lambda: f"{len(self.dataset)} samples of {self.dataset}")
 
     def _announced(
         self,
-        read: Callable[[list[list[int]]], list[_ReadBatch]],
-        call: list[list[int]],
-        later: list[list[int]] | None,
+        read: Callable[[Call], list[_ReadBatch]],
+        call: Call,
+        later: Call | None,
     ) -> list[_ReadBatch]:
         """Read some batches; `later` is what this thread reads next."""
         if later is not None:
-            self.dataset.will_read(_indices(later))
+            self.dataset.will_read(indices_of(later))
         return read(call)
 
-    def _read(self, make: Callable[[Any], Any], call: list[list[int]]) -> list[_ReadBatch]:
+    def _read(self, make: Callable[[Any], Any], call: Call) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
         read = self.dataset.read_batches(call, pinned=self._pins)
         # A batch of which nothing could be decoded is none.
@@ -329,7 +256,7 @@ class H5DataLoader(DataLoader[Any]):
     def _from_subclass(self, indices: list[int]) -> Any:
         return self._delivered(self.collate_fn(self.dataset.__getitems__(indices)))
 
-    def _not_read(self, call: list[list[int]]) -> list[_ReadBatch]:
+    def _not_read(self, call: Call) -> list[_ReadBatch]:
         return [(len(batch), batch) for batch in call]
 
     def _delivered(self, batch: Any) -> Any:
@@ -358,22 +285,6 @@ def _has_rows(arrays: Any) -> bool:
     if isinstance(arrays, Mapping):
         return any(len(values) for values in arrays.values()) or not arrays
     return any(len(part.places) for part in arrays)
-
-
-def _with_later(
-    calls: Iterator[list[list[int]]], distance: int
-) -> Iterator[tuple[list[list[int]], list[list[int]] | None]]:
-    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
-    window: deque[list[list[int]] | None] = deque(itertools.islice(calls, distance))
-    for later in itertools.chain(calls, itertools.repeat(None, distance)):
-        window.append(later)
-        call = window.popleft()
-        if call is not None:
-            yield call, later
-
-
-def _indices(call: list[list[int]]) -> np.ndarray:
-    return np.array([index for batch in call for index in batch], np.int64)
 
 
 def _unchanged(read: Any) -> Any:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from ray_h5.errors import NotFoundError, NotReadableError, RayH5Error, ReadFailedError, StaleIndexError
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError, RayH5Error, ReadFailedError, StaleIndexError
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import ROWS, check_epoch, epoch_of, options_of, write
 
@@ -199,6 +199,13 @@ def test_clock_skew(server):
     assert check_epoch(epoch_of(URL, server), ALL) is None
     server.fail("status", status=403, code="RequestTimeTooSkewed")
     with pytest.raises(NotReadableError, match="clock of this machine"):
+        epoch_of(URL, server)
+
+
+@pytest.mark.usefixtures("files")
+def test_a_bucket_in_another_region(server):
+    server.fail("status", status=301, code="PermanentRedirect")
+    with pytest.raises(OptionError, match="another region"):
         epoch_of(URL, server)
 
 
