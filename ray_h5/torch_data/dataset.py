@@ -326,10 +326,12 @@ class H5Dataset(BatchedDataset):
         decoders = parts_of(self.transform)[0]
         if not decoders:
             return arrays, None
+        return decoded(decoders, arrays, lambda i: self._place(indices[i]), skips=skips)
+
+    def _place(self, index: int) -> str:
+        """Return the file of a sample and its row there, for messages."""
         plan = self._source.plan
-        return decoded(
-            decoders, arrays, lambda i: plan.files.where(int(plan.row_ids(indices[i : i + 1])[0])), skips=skips
-        )
+        return plan.files.where(int(plan.row_ids(np.array([index]))[0]))
 
     def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
         """Read samples as arrays.
