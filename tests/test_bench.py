@@ -74,6 +74,7 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
     assert LocalFile.read_into is read_into
 
 
+@pytest.mark.slow
 def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
     from ray_h5.bench.cases import images
 

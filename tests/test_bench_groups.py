@@ -10,6 +10,7 @@ from ray_h5.bench.cases import groups, windows
 from ray_h5.bench.group_workloads import ATTRIBUTES, make_demos, make_traces
 
 
+@pytest.mark.slow
 def test_bench_windows_decodes_each_chunk_once(tmp_path, monkeypatch):
     monkeypatch.setattr(windows, "_BATCHES", 1)
     monkeypatch.setattr(windows, "_BLOCK", 64)

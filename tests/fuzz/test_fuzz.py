@@ -28,6 +28,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
     assert {BOTH, IDENTICAL} <= set(summary.counts), str(summary)
 
 
+@pytest.mark.slow
 def test_processes_share_the_files(tmp_path: Path) -> None:
     alone = run(tmp_path, seed=3, numbers=range(60), seconds=100, timeout_s=10)
     shared = run_all(tmp_path, 3, range(60), seconds=100, timeout_s=10, processes=2)
