@@ -1,15 +1,20 @@
 """`ray-h5 bench remote` runs, with every case that its goals are about."""
 
-import pytest
+import json
+import subprocess
+import sys
 
-from ray_h5.bench import BENCHES, BenchOptions
+import pytest
 
 pytestmark = pytest.mark.slow
 
 
 def test_bench_remote(tmp_path):
-    found = BENCHES["remote"](BenchOptions(0.002, folder=str(tmp_path)))
-    assert {each.case for each in found if each.goal is not None} >= {
+    # A process of its own: the bench starts Ray, and other tests may have one.
+    command = [sys.executable, "-m", "ray_h5.cli", "bench", "remote", "--size", "0.002", "--json", "--folder", tmp_path]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    found = json.loads(done.stdout)
+    assert {each["case"] for each in found if each["goal"] is not None} >= {
         "whole column",
         "plan contiguous",
         "plan paged",
@@ -18,5 +23,5 @@ def test_bench_remote(tmp_path):
         "plan 8 files, with index_dir",
     }
     for each in found:
-        if each.unit.startswith(("requests", "rounds", "listings")):
-            assert each.goal is None or each.ours <= each.goal, each
+        if each["unit"].startswith(("requests", "rounds", "listings")):
+            assert each["goal"] is None or each["ours"] <= each["goal"], each
