@@ -61,7 +61,9 @@ class RemoteFiles:
         """
         address = self.storage.address(url)
         if address.kind == "https":
-            if has_magic(address.key) or not address.key or address.key.endswith("/"):
+            # As it is written: %5B in the URL is a bracket in the name of a file.
+            written = url.partition("://")[2].partition("/")[2].partition("?")[0]
+            if has_magic(written) or not address.key or address.key.endswith("/"):
                 raise OptionError(
                     f"{shown(url)}: a server of https:// does not list its files, so folders and globs cannot be read. "
                     "Name the files one by one, or use s3://, gs:// or az:// if it is a store."

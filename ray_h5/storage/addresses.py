@@ -92,7 +92,10 @@ def without_secrets(url: str) -> tuple[str, str]:
     """
     if SCHEMES.get(scheme_of(url)) != "https":
         return url, ""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise OptionError(f"{url.partition('://')[0]}://...: expected the URL of a file: {exc}") from None
     host = parts.netloc.rpartition("@")[2]
     plain = urlunsplit((parts.scheme.lower(), host, parts.path, "", ""))
     return plain, url if (parts.query or host != parts.netloc) else ""

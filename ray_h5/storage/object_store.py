@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 
 _MAX_STORES = 64
 _PAGE = 1000
+_PANIC = "PanicException"
+"""What an error inside obstore's Rust is: no Exception, but a BaseException."""
 
 _stores: PerProcess[LRU[Any]] = PerProcess(lambda: LRU(_MAX_STORES))
 _user_pid: int | None = None
@@ -200,7 +202,9 @@ class ObjectStorage:
             return work()
         except RayH5Error:
             raise
-        except Exception as exc:  # noqa: BLE001  obstore's errors have no base that can be named without importing it
+        except BaseException as exc:
+            if not isinstance(exc, Exception) and type(exc).__name__ != _PANIC:
+                raise
             error = store_error(exc, shown(url), doing, self.options.hidden(str(exc)))
         raise error  # without a context, which could hold something secret
 
@@ -228,7 +232,9 @@ class ObjectStorage:
             return _new_store(self.options, address, root)
         except RayH5Error:
             raise
-        except Exception as exc:  # noqa: BLE001  as above
+        except BaseException as exc:
+            if not isinstance(exc, Exception) and type(exc).__name__ != _PANIC:
+                raise
             error = option_error(self.options.hidden(str(exc)))
         raise error
 

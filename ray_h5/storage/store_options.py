@@ -59,6 +59,7 @@ _ELSEWHERE = {
 _TIMES = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"})
 _SPANS = frozenset({"retry_timeout", "init_backoff", "max_backoff"})
 _NUMBERS = _TIMES | _SPANS | {"max_retries"}
+_LONGEST_S = 1e9
 _DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}
 """obstore has no limit for a body that stalls. A request that is ended is resumed at the byte where it was."""
 
@@ -151,11 +152,10 @@ class StoreOptions:
         if isinstance(client.get("default_headers"), tuple):
             client["default_headers"] = dict(client["default_headers"])
         store = {name: values[name] for name in _STORE[kind] & values.keys()}
-        backoff = {
-            "init_backoff": values.get("init_backoff", timedelta(seconds=0.2)),
-            "max_backoff": values.get("max_backoff", timedelta(seconds=5)),
-            "base": 2,
-        }
+        most = values.get("max_backoff", timedelta(seconds=5))
+        # obstore panics if the first wait is longer than the longest.
+        first = min(values.get("init_backoff", timedelta(seconds=0.2)), most)
+        backoff = {"init_backoff": first, "max_backoff": most, "base": 2}
         retry = {
             "max_retries": values.get("max_retries", 4),
             "backoff": backoff,
@@ -196,20 +196,27 @@ def _plain_name(name: object, kinds: list[str]) -> str:
     raise UnknownOptionError(f"storage_options: unknown option {name!r} for these files{of}.{hint}")
 
 
+def _checked_time(name: str, value: Any) -> Any:
+    """Return a time as obstore takes it."""
+    if name in _TIMES and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LONGEST_S:
+        return f"{round(value * 1000)}ms"
+    if name in _SPANS and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _LONGEST_S:
+        return timedelta(seconds=value)
+    if isinstance(value, timedelta):
+        return f"{round(value.total_seconds() * 1000)}ms" if name in _TIMES else value
+    if name in _TIMES and isinstance(value, str) and _TIME.fullmatch(value):
+        return value
+    raise OptionError(f"storage_options: {name}={value!r}: expected seconds, such as 30, or '30s'")
+
+
 def _checked(name: str, value: Any) -> Any:
     """Return the value of an option as obstore takes it. A message does not show it."""
     if name in _NUMBERS and isinstance(value, str) and _NUMBER.fullmatch(value):  # from the command line
         value = float(value) if "." in value else int(value)
-    if name in _TIMES and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-        return f"{round(value * 1000)}ms"
-    if name in _SPANS and isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
-        return timedelta(seconds=value)
-    if isinstance(value, timedelta) and name in _TIMES | _SPANS:
-        return f"{round(value.total_seconds() * 1000)}ms" if name in _TIMES else value
-    if name in _TIMES and isinstance(value, str) and _TIME.fullmatch(value):
-        return value
     if name in _TIMES | _SPANS:
-        raise OptionError(f"storage_options: {name}={value!r}: expected seconds, such as 30, or '30s'")
+        return _checked_time(name, value)
+    if name in {"endpoint", "endpoint_url"} and isinstance(value, str) and "://" not in value:
+        raise OptionError(f"storage_options: {name}: expected a URL that begins with https:// or http://")
     if name == "max_retries" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
     if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in {"max_retries", *_SPANS}:

@@ -77,6 +77,8 @@ def test_addresses():
         assert CANARY not in str(caught.value)
     assert without_secrets("https://u:p@h/x.h5?sig=1")[0] == "https://h/x.h5"
     assert without_secrets("s3://b/x?y=1") == ("s3://b/x?y=1", "")
+    with pytest.raises(OptionError, match="expected the URL of a file"):
+        without_secrets("https://[::1/a.h5")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,9 @@ def test_addresses():
         ({"key": CANARY}, "access_key_id"),
         ({"account_name": "x"}, "unknown option 'account_name' for these files, which are in s3://"),
         ({"timeout": "soon"}, "expected seconds"),
+        ({"timeout": float("inf")}, "expected seconds"),
+        ({"retry_timeout": float("inf")}, "expected seconds"),
+        ({"endpoint": "minio.example.org:9000"}, "begins with https://"),
         ({"max_retries": -1}, "integer of 0 or more"),
         ({3: 4}, "names of options"),
         ("region=x", "expected a dict"),
@@ -96,6 +101,11 @@ def test_options_that_are_refused(given, says):
     with pytest.raises(OptionError, match=says) as caught:
         StoreOptions.of(given, ["s3://b/k"])
     assert CANARY not in str(caught.value)
+
+
+def test_the_first_wait_is_at_most_the_longest():
+    backoff = StoreOptions.of({"max_backoff": 0.05}, ["s3://b/k"]).for_store("s3")["retry_config"]["backoff"]
+    assert backoff["init_backoff"] == backoff["max_backoff"]
 
 
 def test_names_of_options_with_prefixes():
@@ -112,7 +122,7 @@ def test_the_environment_of_the_driver_goes_along(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     found = StoreOptions.of(None, ["s3://b/k"])
     assert found.values == {"endpoint": "http://127.0.0.1:9"}
-    assert StoreOptions.of({"endpoint_url": "x"}, ["s3://b/k"]).values == {"endpoint_url": "x"}
+    assert StoreOptions.of({"endpoint_url": "http://x"}, ["s3://b/k"]).values == {"endpoint_url": "http://x"}
 
 
 def keep(found, number, data):

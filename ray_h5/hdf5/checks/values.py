@@ -97,9 +97,10 @@ class ValueGuard:
         """Do what `check` does for a dataset that is opened only if there is something to look at."""
         if self._references is None:
             dataset = opened()
-            self._references = ReferenceLayout.of(dataset)
-            row_bytes = math.prod(dataset.shape[1:]) * self._references.item_bytes
+            references = ReferenceLayout.of(dataset)
+            row_bytes = math.prod(dataset.shape[1:]) * references.item_bytes
             self._block_rows = max(1, _BLOCK_BYTES // max(1, row_bytes))
+            self._references = references  # last: to other threads it says that all is known
         blocks = dict.fromkeys(request.by_chunk(self._block_rows)[0].tolist())
         if new := [block for block in blocks if exactly or block not in self._looked_at]:
             self._check_blocks(opened(), self._references, request, new, exactly=exactly)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.messages import few
 from ray_h5.planning.index.file_facts import Question
@@ -88,7 +88,7 @@ def _columns_of(sidecar: Sidecar, table: Table) -> tuple[dict[str, tuple[str, Co
     keys = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
     for stored, kind in table.types.items():
         name = sidecar.prefix + stored
-        spec = None if stored in keys else spec_of(name, kind)
+        spec = None if stored in keys or not stored else spec_of(name, kind)  # pandas writes an index without a name
         if spec is not None:
             found[name] = stored, spec
     narrow = {name: stored for name, (stored, spec) in found.items() if spec.is_scalar and not spec.as_bytes}
@@ -128,7 +128,13 @@ def _index_of_files(
 def _check_not_in_files(index: RowIndex, named: Sequence[str], opened: Sequence[tuple[Sidecar, Table]]) -> None:
     """Raise if a column of a table has the name of a column of the files."""
     names = tuple(name for name in named if name not in index.columns)
-    (first,) = index.lookup.ask([index.files.path(0)], Question(names)) if names and len(index.files) else (None,)
+    try:
+        (first,) = index.lookup.ask([index.files.path(0)], Question(names)) if names and len(index.files) else (None,)
+    except UnsupportedColumnError as exc:
+        raise OptionError(
+            f"sidecar, attrs: {exc}. The table has a column of this name: give it another, by Sidecar(..., "
+            "prefix='table/') or attrs={'new name': 'attribute'}."
+        ) from None
     there = [name for name in named if name in index.columns or (first is not None and name in first.columns)]
     if there:
         tables = few([table.name for _, table in opened]) or "attrs="

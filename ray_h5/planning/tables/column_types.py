@@ -16,7 +16,8 @@ def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
         return ColumnSpec(name, "bool", np.dtype(bool), ())
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return ColumnSpec(name, "number", np.dtype(kind.to_pandas_dtype()), ())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    if any(is_text(kind) for is_text in texts):
         return ColumnSpec(name, "string", np.dtype(object), ())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return ColumnSpec(name, "string", np.dtype(object), (), as_bytes=True)

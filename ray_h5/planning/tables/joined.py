@@ -253,6 +253,12 @@ def _objects(values: Collection[Any]) -> np.ndarray:
 def as_delivered(column: pa.ChunkedArray, spec: ColumnSpec) -> pa.ChunkedArray:
     """Return a column of a table in the Arrow type that its spec has."""
     if spec.kind == "ragged" or spec.row_shape:
+        dtype = spec.element if spec.kind == "ragged" else spec.dtype
+        if dtype is not None and dtype.kind in "iu" and any(chunk.flatten().null_count for chunk in column.chunks):
+            raise SchemaMismatchError(
+                f"column {spec.name!r} of the table has arrays of {dtype} with missing entries, which {dtype} cannot "
+                "hold. Write the table with floats, or leave the column out."
+            )
         return column
     return column if column.type == spec.kept_type else column.cast(spec.kept_type, safe=False)
 

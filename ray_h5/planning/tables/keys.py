@@ -184,7 +184,7 @@ def _parsed(rows: pa.Array, keys: pa.Array, name: str, table: str) -> tuple[pa.A
     kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
     keys = pc.utf8_trim_whitespace(keys)
     keys = pc.if_else(pc.equal(keys, ""), None, keys)
-    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(keys, r"^[-+]?[0-9]{1,19}$")), False)
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(keys, r"^[-+]?[0-9]{1,20}$")), False)
     count = pc.sum(wrong).as_py() or 0
     if count:
         shown = few([repr(each) for each in keys.filter(wrong)[:_MAX_LISTED].to_pylist()])

@@ -142,6 +142,9 @@ def open_table(sidecar: Sidecar) -> Table:
 
 
 def _check_keys(table: Table, sidecar: Sidecar) -> None:
+    for name in sidecar.types or ():
+        if name not in table.types:
+            raise UnknownColumnError(f"{table.name}: types: no column {name!r}.{near_names(name, table.types)}")
     for wanted, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
         if wanted not in table.types and not (on in {"row", "row_id"} and len(sidecar.keys) == 1):
             one = next(iter(table.types), "")
@@ -217,6 +220,8 @@ def _read_csv(path: str, sidecar: Sidecar) -> pa.Table:
         wrong: list[Any] = []
         try:
             table = _parsed(path, delimiter, types, wrong)
+        except UnicodeDecodeError as exc:
+            raise _not_utf8(path, None) from exc
         except (pa.ArrowException, OSError) as exc:
             names = names or _header(path, delimiter)
             match = _WRONG_TYPE.match(str(exc))
@@ -241,12 +246,14 @@ def _parsed(path: str, delimiter: str, types: dict[str, Any], wrong: list[Any], 
         wrong.append(row)
         return "error"
 
-    return pacsv.read_csv(
+    found = pacsv.read_csv(
         path,
         pacsv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
         pacsv.ConvertOptions(column_types=types),
     )
+    assert found.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
+    return found
 
 
 def _header(path: str, delimiter: str) -> list[str]:
@@ -256,7 +263,7 @@ def _header(path: str, delimiter: str) -> list[str]:
         convert = pacsv.ConvertOptions(check_utf8=False)
         with pacsv.open_csv(path, parse_options=options, convert_options=convert) as reader:
             return list(reader.schema.names)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return []
 
 
@@ -284,7 +291,8 @@ def _csv_error(
 
 
 def _not_utf8(path: str, column: str | None) -> TableError:
-    return TableError(f"{path}: column {column!r} is not UTF-8. Write the table again as UTF-8.")
+    what = "the header" if column is None else f"column {column!r}"
+    return TableError(f"{path}: {what} is not UTF-8. Write the table again as UTF-8.")
 
 
 def _check_names(path: str, names: Sequence[str]) -> None:

@@ -274,6 +274,47 @@ def test_a_csv_that_cannot_be_used(files, text):
         dataset(files, sidecar=Sidecar(write(files, text), on="guid"))
 
 
+def test_the_index_that_pandas_writes_is_no_column(files):
+    table = write(files, ",guid,label\n" + "".join(f"{i},{guid},{i}\n" for i, guid in enumerate(guids())))
+    assert [row["label"] for row in each(dataset(files, ["x", "label"], sidecar=Sidecar(table, on="guid")))] == list(
+        range(3 * ROWS)
+    )
+
+
+def test_missing_entries_of_integer_arrays_are_refused(files):
+    arrays = [[1, None], *[[i] for i in range(3 * ROWS - 1)]]
+    pq.write_table(pa.table({"guid": guids(), "a": arrays}), files / "t.parquet")
+    with pytest.raises(SchemaMismatchError, match="'a' of the table has arrays of int64 with missing entries"):
+        dataset(files, ["x", "a"], sidecar=Sidecar(str(files / "t.parquet"), on="guid"))[0]
+
+
+def test_a_type_for_no_column_is_an_error(files):
+    with pytest.raises(UnknownColumnError, match=r"types: no column 'lable'.*'label'"):
+        dataset(files, ["x"], sidecar=Sidecar(labels(files), on="guid", types={"lable": str}))
+
+
+def test_a_column_with_the_name_of_a_group(files):
+    with h5py.File(files / "f0.h5", "a") as file:
+        file["meta/y"] = np.arange(ROWS)
+    table = write(files, "guid,meta\n" + "".join(f"{guid},1\n" for guid in guids()))
+    with pytest.raises(OptionError, match=r"The table has a column of this name.*prefix="):
+        dataset(files, ["x", "meta"], sidecar=Sidecar(table, on="guid"))
+
+
+def test_a_header_of_another_encoding(files):
+    (files / "labels.csv").write_bytes("guid,\xe9\n0,1\n".encode("latin1"))
+    with pytest.raises(TableError, match="the header is not UTF-8"):
+        dataset(files, ["x"], sidecar=Sidecar(str(files / "labels.csv"), on="guid"))
+
+
+def test_large_unsigned_keys(tmp_path):
+    keys = np.array([2**64 - 1, 2**63, 5], np.uint64)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["k"], file["x"] = keys, np.arange(3)
+    table = write(tmp_path, "k,a\n" + "".join(f"{key},{i}\n" for i, key in enumerate(keys.tolist())))
+    assert [row["a"] for row in H5Dataset(tmp_path / "f.h5", ["x", "a"], sidecar=Sidecar(table, on="k"))] == [0, 1, 2]
+
+
 def test_a_csv_of_another_encoding(files):
     (files / "labels.csv").write_bytes("guid,name\n000,Zürich\n".encode("latin-1"))
     with pytest.raises(TableError, match=r"'name' is not UTF-8"):
