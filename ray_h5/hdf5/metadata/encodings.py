@@ -123,8 +123,9 @@ def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
     if said:
         kind: EncodingKind = "csr" if said == "csr" else "csc" if said == "csc" else "other"
         return Encoding(kind, f"{said} (h5sparse_format)", _shape(group, "h5sparse_shape", name, path))
-    if h5py.h5a.exists(group.id, b"shape"):
-        return Encoding("compressed", "data, indices and indptr", _shape(group, "shape", name, path))
+    for attribute in ("shape", "h5sparse_shape"):
+        if h5py.h5a.exists(group.id, attribute.encode()):
+            return Encoding("compressed", "data, indices and indptr", _shape(group, attribute, name, path))
     if not _has(group, ("shape",)):
         return None
     return Encoding("compressed", "data, indices, indptr and shape")

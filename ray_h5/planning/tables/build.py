@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -27,6 +28,8 @@ from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.planning.tables.slices import LENGTH, Slices, slices_of
 from ray_h5.planning.tables.table_files import MemoryTable, Table, WithColumn, one_chunk, open_table
 
+logger = logging.getLogger(__name__)
+
 _PLACES = ("path", "row", "row_id")
 _MAX_LISTED = 10
 
@@ -51,8 +54,8 @@ def index_with_tables(
         If a table cannot be read or joined.
     """
     opened = [(each, open_table(each)) for each in sidecars]
-    described = [(each, table, *_columns_of(each, table)) for each, table in opened]
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
+    described = [(each, table, *_columns_of(each, table, wanted)) for each, table in opened]
     sliced = {number: some for number, each in enumerate(opened) if (some := slices_of(*each)) is not None}
     lengths = [name + LENGTH for each in sliced.values() for name in each.columns_of(wanted or ())]
     named = _all_names([*(found for *_, found, _ in described), dict.fromkeys(attrs), lengths])
@@ -81,9 +84,11 @@ def index_with_tables(
     return found
 
 
-def _columns_of(sidecar: Sidecar, table: Table) -> tuple[dict[str, tuple[str, ColumnSpec]], tuple[str, ...]]:
+def _columns_of(
+    sidecar: Sidecar, table: Table, wanted: Sequence[str] | None
+) -> tuple[dict[str, tuple[str, ColumnSpec]], tuple[str, ...]]:
     """Return the columns of a table by the names that they get, and those that are delivered by default."""
-    found = {}
+    found, left_out = {}, []
     # The files have such a key under the same name.
     keys = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
     for stored, kind in table.types.items():
@@ -91,6 +96,15 @@ def _columns_of(sidecar: Sidecar, table: Table) -> tuple[dict[str, tuple[str, Co
         spec = None if stored in keys or not stored else spec_of(name, kind)  # pandas writes an index without a name
         if spec is not None:
             found[name] = stored, spec
+        elif stored not in keys and stored:
+            if name in (wanted or ()):
+                raise UnsupportedColumnError(
+                    f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers "
+                    "or as text, or leave it out of columns=[...]."
+                )
+            left_out.append(f"{stored} ({kind})")
+    if left_out and wanted is None:
+        logger.warning("%s: left out columns of types that numpy and torch lack: %s", table.name, few(left_out))
     narrow = {name: stored for name, (stored, spec) in found.items() if spec.is_scalar and not spec.as_bytes}
     defaults = tuple(name for name, stored in narrow.items() if stored not in sidecar.keys)
     return found, defaults

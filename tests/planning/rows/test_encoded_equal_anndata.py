@@ -291,6 +291,17 @@ def test_older_forms(tmp_path, write):
     np.testing.assert_array_equal(chosen.selection, np.flatnonzero(oracle.obs["cell_type"] == "T cell"))
 
 
+@pytest.mark.parametrize("attribute", ["shape", "h5sparse_shape"])
+def test_a_shape_without_a_format(tmp_path, attribute):
+    made = cells()
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("counts")
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(made.X, name)
+        group.attrs[attribute] = made.X.shape
+    np.testing.assert_array_equal(H5Dataset(tmp_path / "a.h5", [csr("counts")])[:]["counts"], made.X.toarray())
+
+
 def test_a_file_that_only_has_the_names(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name in ("X", "obs", "var", "uns"):

@@ -1,5 +1,6 @@
 """Tables beside the files: what joins, what is delivered, and what is refused. pandas-free: dicts are the oracle."""
 
+import decimal
 import pickle
 import re
 
@@ -21,6 +22,7 @@ from ray_h5.errors import (
     StaleIndexError,
     TableError,
     UnknownColumnError,
+    UnsupportedColumnError,
 )
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.files import FileOptions
@@ -286,6 +288,16 @@ def test_missing_entries_of_integer_arrays_are_refused(files):
     pq.write_table(pa.table({"guid": guids(), "a": arrays}), files / "t.parquet")
     with pytest.raises(SchemaMismatchError, match="'a' of the table has arrays of int64 with missing entries"):
         dataset(files, ["x", "a"], sidecar=Sidecar(str(files / "t.parquet"), on="guid"))[0]
+
+
+def test_columns_of_types_that_numpy_lacks_are_named(files, caplog):
+    values = [decimal.Decimal("1.5")] * 3 * ROWS
+    pq.write_table(pa.table({"guid": guids(), "price": values, "label": range(3 * ROWS)}), files / "t.parquet")
+    table = Sidecar(str(files / "t.parquet"), on="guid")
+    assert [row["label"] for row in each(dataset(files, sidecar=table))] == list(range(3 * ROWS))
+    assert "left out columns of types that numpy and torch lack: price (decimal128" in caplog.text
+    with pytest.raises(UnsupportedColumnError, match=r"column 'price' has type decimal128\(.*Write it as numbers"):
+        dataset(files, ["x", "price"], sidecar=table)
 
 
 def test_a_type_for_no_column_is_an_error(files):
