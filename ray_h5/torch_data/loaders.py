@@ -237,7 +237,7 @@ class H5DataLoader(DataLoader[Any]):
     def _read(self, make: Callable[[Any], Any], call: Call) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
         read = self.dataset.read_batches(call, pinned=self._pins)
-        # A batch of which nothing could be decoded is none.
+        # A batch whose images were all skipped is not delivered.
         return [
             (len(batch), make(arrays) if not batch or _has_rows(arrays) else _NOTHING)
             for batch, arrays in zip(call, read, strict=True)
