@@ -162,7 +162,8 @@ class RowSource:
         # Nothing is read into these arrays: their memory is never touched.
         out = {each.name: np.empty((len(indices), *each.row_shape), each.dtype) for each in columns}
         row_ids = self.plan.row_ids(indices)
-        return row_ids.tobytes(), Later(self._planned_reads(out, row_ids, np.arange(len(indices))))
+        parts = by_file(self.plan.files, row_ids)
+        return row_ids.tobytes(), Later(self._planned_reads(parts, out, row_ids, np.arange(len(indices))))
 
     def check_unchanged(self, indices: np.ndarray) -> None:
         """Raise unless the files of some rows are as they were; errors as in `read_into`."""
@@ -278,14 +279,16 @@ class RowSource:
         # The reader looks at the state of each file before and after.
         key, later = self._later()
         given = self._given(row_ids)
-        remote = [self.plan.files.is_remote(file) for file, _ in by_file(self.plan.files, row_ids)]
-        run_reads(self._planned_reads(out, row_ids, places), self._times, remote=remote, given=given, later=later)
+        parts = by_file(self.plan.files, row_ids)
+        remote = [self.plan.files.is_remote(file) for file, _ in parts]
+        reads = self._planned_reads(parts, out, row_ids, places)
+        run_reads(reads, self._times, remote=remote, given=given, later=later)
         if later.given:
             self._hinted.put(key, later.given)
 
     def _given(self, row_ids: np.ndarray) -> int:
         """Return how many byte ranges of rows the storage was told of, and forget it."""
-        key = row_ids.tobytes()
+        key = row_ids.tobytes() if len(self._hinted) else b""
         given = self._hinted.get(key)
         if given is None:
             return 0
@@ -293,13 +296,15 @@ class RowSource:
         return given
 
     def _planned_reads(
-        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray
+        self,
+        parts: list[tuple[int, np.ndarray]],
+        out: Mapping[str, np.ndarray],
+        row_ids: np.ndarray,
+        places: np.ndarray,
     ) -> list[Callable[[], FileRead]]:
+        """Return what plans the read of each file; `parts` is what `by_file` returns for the rows."""
         starts = self.plan.files.starts
-        return [
-            partial(self._planned, file, out, row_ids[here] - starts[file], places[here])
-            for file, here in by_file(self.plan.files, row_ids)
-        ]
+        return [partial(self._planned, file, out, row_ids[here] - starts[file], places[here]) for file, here in parts]
 
     def _planned(self, file: int, out: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray) -> FileRead:
         return self._reader(file).planned(out, rows, places, **self.plan.read_options)
