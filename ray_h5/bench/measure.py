@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -130,6 +131,8 @@ def run_turns(
     dict
         Seconds of each timed turn, by contestant.
     """
+    # Files that were just made would be written to disk during the first turns, which then took up to five times as long.
+    os.sync()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
         for name in _turn_order(list(contestants), turn):
