@@ -131,7 +131,7 @@ def run_turns(
     dict
         Seconds of each timed turn, by contestant.
     """
-    # Files that were just made would be written to disk during the first turns, which then took up to five times as long.
+    # Files that were just made are still being written to disk: the first turns took up to five times as long.
     os.sync()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
