@@ -34,8 +34,8 @@ ORDERS = "order-"
 """What the names of files begin with that say which orders are read: the process that reads one holds a lock."""
 
 _MAX_VICTIMS = 1 << 14
-_PAUSES = 20
-"""To look for victims takes at most one twentieth of the time."""
+_PAUSES = 10
+"""To look for victims takes at most one tenth of the time."""
 
 _ORDERS_S = 1.0
 
