@@ -16,6 +16,7 @@ from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
 from ray_h5.storage.disk_cache import CacheOptions
+from ray_h5.storage.local import local_folder
 
 _CLIENT = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers",
@@ -270,9 +271,7 @@ def _checked_headers(value: Any) -> tuple[tuple[str, str], ...]:
 def _checked_cache(name: str, value: Any) -> Any:
     if name == "cache_bytes":
         return as_bytes(name, value)
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise OptionError(f"cache_dir={value!r}: expected a folder, such as '/nvme'")
-    return os.path.abspath(os.fsdecode(value))
+    return local_folder("cache_dir", value)
 
 
 def _check_cache(found: Mapping[str, Any]) -> bool:
