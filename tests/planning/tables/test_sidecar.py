@@ -525,3 +525,63 @@ def test_the_index_looks_up_columns_of_tables_and_of_files(files):
     found = index.look_up(["number", "label", "fs"])
     assert pc.sum(found["label"]).as_py() == 12
     assert found["fs"].to_pylist()[::4] == [100, 101, 102]
+
+
+def numbered(folder, values, name="labels.csv", first=0):
+    """Write a table with a value for each of the 12 rows, or for those from `first` on."""
+    lines = [f"{guid},{value}\n" for guid, value in zip(guids()[first:], values, strict=False)]
+    return write(folder, "guid,big\n" + "".join(lines), name)
+
+
+BIG = [2**63, 2**64 - 1, *range(10)]
+
+
+def test_large_unsigned_integers_of_a_csv(files):
+    sidecar = Sidecar(numbered(files, BIG), on="guid")
+    samples = dataset(files, ["big"], sidecar=sidecar)
+    assert samples.read(np.arange(12))["big"].tolist() == BIG
+    assert samples.read(np.arange(12))["big"].dtype == np.uint64
+    assert dataset(files, ["big"], where(big=2**64 - 1), sidecar=sidecar).selection.tolist() == [1]
+    gap = Sidecar(numbered(files, [*BIG[:11], ""]), on="guid")  # a missing value makes no floats of the others
+    assert dataset(files, ["big"], ~where(big=None), sidecar=gap).read(np.arange(11))["big"].tolist() == BIG[:11]
+    signed = Sidecar(numbered(files, [f"+{each}" for each in BIG]), on="guid")
+    assert dataset(files, ["big"], sidecar=signed).read(np.arange(12))["big"].tolist() == BIG
+
+
+def test_integers_that_no_type_holds_are_refused(files):
+    for values in ([-1, 2**63, *range(10)], [2**64, *range(11)], [-(2**63) - 1, *range(11)]):
+        table = numbered(files, values)
+        with pytest.raises(
+            TableError, match=r"labels\.csv: column 'big' holds integers .*64 bits.*types=\{'big': str\}"
+        ):
+            dataset(files, ["big"], sidecar=Sidecar(table, on="guid"))
+        texts = dataset(files, ["big"], sidecar=Sidecar(table, on="guid", types={"big": str}))
+        assert [row["big"] for row in each(texts)] == list(map(str, values))
+        rounded = dataset(files, ["big"], sidecar=Sidecar(table, on="guid", types={"big": "float64"}))
+        assert rounded[0]["big"].item() == float(values[0])
+
+
+def test_integers_beside_floats_are_not_rounded(files):
+    table = Sidecar(numbered(files, ["0.5", 2**53 + 1, *range(10)]), on="guid")
+    with pytest.raises(TableError, match=r"'big' holds floats, and the integer 9007199254740993"):
+        dataset(files, ["big"], sidecar=table)
+    exact = Sidecar(numbered(files, ["0.5", 2**53, "1e300", 2**62, *range(8)]), on="guid")
+    assert dataset(files, ["big"], sidecar=exact)[3]["big"].item() == 2.0**62
+
+
+def test_large_integers_in_one_of_several_tables(files):
+    first = numbered(files, BIG[:6], "a.csv")
+    both = Sidecar([first, numbered(files, BIG[6:], "b.csv", 6)], on="guid")
+    assert dataset(files, ["big"], sidecar=both).read(np.arange(12))["big"].tolist() == BIG
+    for rest, what in (([-1] * 6, "uint64"), ([0.5] * 6, "double")):
+        wrong = Sidecar([first, numbered(files, rest, "b.csv", 6)], on="guid")
+        with pytest.raises(TableError, match=rf"'big' .*{what}"):
+            dataset(files, ["big"], sidecar=wrong)
+
+
+def test_parquet_tables_whose_integers_do_not_fit_one_type(files):
+    for name, values in (("a", np.array(BIG[:6], np.uint64)), ("b", np.arange(6) - 3)):
+        start = 0 if name == "a" else 6
+        pq.write_table(pa.table({"guid": guids()[start : start + 6], "big": values}), files / f"{name}.parquet")
+    with pytest.raises(TableError, match=r"a\.parquet: column 'big' .*int64"):
+        dataset(files, ["big"], sidecar=Sidecar(str(files / "*.parquet"), on="guid"))
