@@ -400,7 +400,10 @@ def test_integer_keys_of_parquet_and_text_keys_of_files_do_not_agree(files):
     pq.write_table(pa.table({"guid": np.arange(12), "label": np.arange(12)}), files / "t.parquet")
     with pytest.raises(SchemaMismatchError, match=r"the key 'guid' is of type int64, and 'guid' of the files is text"):
         dataset(files, sidecar=Sidecar(str(files / "t.parquet"), on="guid"))
-    with pytest.raises(SchemaMismatchError, match=r"the files have integers as keys, and 1 keys 'number'.*'x7'"):
+    with pytest.raises(
+        SchemaMismatchError,
+        match=r"'number' of the files holds int64.*the key 'number' of the table text: 1 keys .*'x7'",
+    ):
         dataset(files, sidecar=Sidecar(write(files, "number,a\nx7,1\n"), on="number"))
 
 
@@ -585,3 +588,65 @@ def test_parquet_tables_whose_integers_do_not_fit_one_type(files):
         pq.write_table(pa.table({"guid": guids()[start : start + 6], "big": values}), files / f"{name}.parquet")
     with pytest.raises(TableError, match=r"a\.parquet: column 'big' .*int64"):
         dataset(files, ["big"], sidecar=Sidecar(str(files / "*.parquet"), on="guid"))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u8"])
+def test_whole_numbers_as_pandas_writes_them_beside_a_missing_one(files, dtype):
+    numbers = [n for f in range(3) for n in range(10 * f, 10 * f + 4)]
+    for number in range(3):
+        with h5py.File(files / f"f{number}.h5", "r+") as file:
+            values = file["number"][:]
+            del file["number"]
+            file["number"] = values.astype(dtype)
+    table = write(files, "number,label\n" + "".join(f"{n}.0,{n}\n" for n in numbers))
+    samples = dataset(files, ["label"], sidecar=Sidecar(table, on="number"))
+    assert [row["label"] for row in each(samples)] == numbers
+    table = write(files, "number,label\n" + "".join(f"{n}.5,{n}\n" for n in numbers))
+    kind = np.dtype(dtype).name
+    kind = {"float32": "float", "float64": "double"}.get(kind, kind)
+    with pytest.raises(SchemaMismatchError, match=rf"of the files holds {kind}, .*table text.*'0\.5'.*Write the keys"):
+        dataset(files, ["label"], sidecar=Sidecar(table, on="number"))
+
+
+def test_floats_that_are_no_keys(files):
+    table = write(files, "half,label\n0,1\n")
+    with h5py.File(files / "f0.h5", "r+") as file:
+        file["half"] = np.arange(4) / 2
+    with pytest.raises(SchemaMismatchError, match=r"'half' of the files holds double.*whole numbers.*another column"):
+        H5Dataset(files / "f0.h5", ["label"], sidecar=Sidecar(table, on="half"))
+
+
+def test_an_empty_entry_names_ways_that_work(files):
+    """missing='drop' is for rows without a line, and an entry may be empty in a line that is there."""
+    table = write(files, "guid,a\n" + "".join(f"{guid},{i or ''}\n" for i, guid in enumerate(guids())))
+    sidecar = Sidecar(table, on="guid", missing="drop")
+    with pytest.raises(
+        SchemaMismatchError, match=r"'a' of the table has no value for this row \(its entry is empty\)"
+    ) as raised:
+        dataset(files, ["a"], sidecar=sidecar)
+    assert "missing=" not in str(raised.value)
+    predicate = eval(re.search(r"predicate (~where\(.*?\))[,.]", str(raised.value))[1], {"where": where})
+    assert [row["a"] for row in each(dataset(files, ["a"], predicate, sidecar=sidecar))] == list(range(1, 12))
+    assert np.isnan(dataset(files, ["a"], sidecar=sidecar, dtypes={"a": "float64"})[0]["a"].item())
+
+
+def test_a_row_without_a_line_names_ways_that_work(files):
+    table = labels(files, guids()[1:])
+    with pytest.raises(
+        SchemaMismatchError, match=r"'label' of the table has no value for this row \(it has no line\)"
+    ) as raised:
+        dataset(files, ["label"], sidecar=Sidecar(table, on="guid", missing="null"))
+    predicate = eval(re.search(r"predicate (~where\(.*?\))[,.]", str(raised.value))[1], {"where": where})
+    assert len(dataset(files, ["label"], predicate, sidecar=Sidecar(table, on="guid", missing="null"))) == 11
+    assert "missing='drop'" in str(raised.value)
+    assert len(dataset(files, ["label"], sidecar=Sidecar(table, on="guid", missing="drop"))) == 11
+
+
+def test_an_empty_array_names_a_way_that_works(files):
+    arrays = pa.array([None, *[[i, i] for i in range(11)]], pa.list_(pa.int64(), 2))
+    pq.write_table(pa.table({"guid": guids(), "a": arrays}), files / "t.parquet")
+    with pytest.raises(
+        SchemaMismatchError, match=r"remove such lines from the table and pass missing='drop'"
+    ) as raised:
+        dataset(files, ["a"], sidecar=Sidecar(str(files / "t.parquet"), on="guid"))
+    assert "where" not in str(raised.value).rpartition("column")[2]
