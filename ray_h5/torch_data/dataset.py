@@ -34,7 +34,6 @@ from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.planning.sparse import SparseBatch, cast_sparse
-from ray_h5.planning.tables.joined import no_value
 from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
@@ -225,8 +224,8 @@ class H5Dataset(BatchedDataset):
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
         joined = plan.joined
-        if joined is not None and (found := joined.without_value(plan.files, plan.selection)) is not None:
-            raise no_value(found[0], plan.files.where(found[1]))
+        if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
+            raise error
         self._source = RowSource(plan, kept_bytes)
         self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
 

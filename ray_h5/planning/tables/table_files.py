@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from ray_h5.hdf5.metadata.dtypes import as_dtype
 from ray_h5.messages import few, near_names
 from ray_h5.planning.arrow import large_type
 from ray_h5.planning.paths import expand_paths, list_paths
+from ray_h5.planning.tables.csv_integers import with_exact_integers
 from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import identity_now
@@ -76,7 +78,7 @@ class ParquetTable:
     def column(self, name: str) -> pa.ChunkedArray:
         if name not in self._read:
             wanted = self.schema.field(name).type
-            parts = [_read_parquet(path, name).cast(wanted) for path in self.paths]
+            parts = [_as_type(_read_parquet(path, name), name, wanted, path) for path in self.paths]
             for path, identity in zip(self.paths, self.identities, strict=True):
                 if identity_now(path) != identity:
                     raise StaleIndexError(f"{path}: the table changed since its keys were read; make the dataset again")
@@ -208,7 +210,34 @@ def _joined(name: str, paths: Sequence[str], parts: Sequence[pa.Table]) -> pa.Ta
     if len(parts) == 1:
         return parts[0]
     schema = _common_schema(name, paths, [each.schema for each in parts])
-    return pa.concat_tables([each.select(schema.names).cast(schema) for each in parts])
+    for place, each in enumerate(schema):
+        kinds = {part.schema.field(each.name).type for part in parts}
+        # Only integers that int64 lacks are uint64 in CSV.
+        if pa.uint64() in kinds and pa.types.is_integer(each.type):
+            schema = schema.set(place, each.with_type(pa.uint64()))
+    columns = {
+        each.name: pa.chunked_array(
+            [
+                chunk
+                for path, part in zip(paths, parts, strict=True)
+                for chunk in _as_type(part[each.name], each.name, each.type, path).chunks
+            ],
+            each.type,
+        )
+        for each in schema
+    }
+    return pa.table(columns)
+
+
+def _as_type(column: pa.ChunkedArray, name: str, kind: pa.DataType, path: str) -> pa.ChunkedArray:
+    """Return a column in the type that it has in all tables."""
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as exc:
+        raise TableError(
+            f"{path}: column {name!r} holds {column.type} here, and other tables make it {kind}, which cannot hold its "
+            f"values: {exc}. Write it with one type in all tables."
+        ) from exc
 
 
 def _read_csv(path: str, sidecar: Sidecar) -> pa.Table:
@@ -237,11 +266,19 @@ def _read_csv(path: str, sidecar: Sidecar) -> pa.Table:
         # Arrow takes "12:30" for a time of day, which numpy and torch lack.
         times = [each.name for each in table.schema if pa.types.is_time(each.type)]
         if not times:
-            return table
+            return with_exact_integers(table, list(types), partial(_texts, path, delimiter), path)
         types.update(dict.fromkeys(times, pa.large_string()))
 
 
-def _parsed(path: str, delimiter: str, types: dict[str, Any], wrong: list[Any], threads: bool = True) -> pa.Table:
+def _parsed(
+    path: str,
+    delimiter: str,
+    types: dict[str, Any],
+    wrong: list[Any],
+    *,
+    threads: bool = True,
+    columns: Sequence[str] = (),
+) -> pa.Table:
     def refuse(row: Any) -> str:
         wrong.append(row)
         return "error"
@@ -250,10 +287,15 @@ def _parsed(path: str, delimiter: str, types: dict[str, Any], wrong: list[Any], 
         path,
         pacsv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-        pacsv.ConvertOptions(column_types=types),
+        pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
     )
     assert found.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
     return found
+
+
+def _texts(path: str, delimiter: str, names: list[str]) -> pa.Table:
+    """Return columns of a table as they are written."""
+    return _parsed(path, delimiter, dict.fromkeys(names, pa.large_string()), [], columns=names)
 
 
 def _header(path: str, delimiter: str) -> list[str]:
