@@ -24,7 +24,8 @@ from ray_h5.torch_data.dataset import H5Dataset, check_options
 from ray_h5.torch_data.joined import JoinedDataset, as_h5
 from ray_h5.torch_data.reading.calls import Call, CallSizes, in_threads, indices_of, with_later
 from ray_h5.torch_data.reading.moving import movable
-from ray_h5.torch_data.samplers import IterationPlace, OrderSampler, ShuffleLike
+from ray_h5.torch_data.reading.place import IterationPlace
+from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar, cast
 
@@ -13,7 +11,6 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.coming import ComingRows
 from ray_h5.planning.epoch.order import Order, plain_order
 from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
@@ -335,37 +332,3 @@ class OrderSampler(RankSampler):
         if rest:
             begin = done + rounds * around + share.rank * rest
             yield np.arange(begin, begin + rest, dtype=np.int64)
-
-
-class IterationPlace:
-    """How far one iteration of a sampler is with its reads, ahead of what is delivered.
-
-    Parameters
-    ----------
-    sampler : OrderSampler
-        The sampler, before its iteration begins.
-    coming : ComingRows
-        What is told.
-    """
-
-    def __init__(self, sampler: OrderSampler, coming: ComingRows) -> None:
-        self._sampler, self._coming = sampler, coming
-        self._lock = threading.Lock()
-        self._begun: int | None = None
-        self._running: set[int] = set()
-
-    @contextlib.contextmanager
-    def reading(self, count: int) -> Iterator[None]:
-        """Note that this rank reads so many more samples now."""
-        with self._lock:
-            if self._begun is None:
-                epoch, self._begun = self._sampler.place
-                self._coming.begin(epoch, self._begun)
-            start = self._begun
-            self._begun += count * self._sampler.world_size
-            self._running.add(start)
-            self._coming.advance(self._begun, min(self._running))
-        yield
-        with self._lock:
-            self._running.discard(start)
-            self._coming.advance(self._begun, min(self._running, default=self._begun))
