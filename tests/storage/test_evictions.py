@@ -1,4 +1,4 @@
-"""A full cache makes room for what comes again, of what is needed furthest ahead or never; its bytes are right always."""
+"""A full cache makes room for what comes again, of what is needed last or never; its bytes are right always."""
 
 import errno
 import gc
