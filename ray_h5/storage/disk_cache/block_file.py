@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,8 @@ run needs. A record of kind 0 is that of a block which is not there."""
 
 _PAGE_BYTES = 4096
 _TOUCH_S = 1.0
-_RECORDS_AT_ONCE = 1 << 12
+_FAR_APART = 1 << 10
+"""Blocks for each byte range: the records of so many are read as fast as those of one."""
 
 
 class BlockFile:
@@ -80,15 +81,16 @@ class BlockFile:
         opened = self._opened()
         return np.zeros(end - first, np.uint32) if opened is None else _records(opened, first, end)["kind"]
 
-    def has(self, spans: Sequence[tuple[int, int]]) -> Iterator[bool]:
-        """Yield for byte ranges, which ascend, whether all of their blocks have a record."""
-        first, kinds = 0, np.empty(0, np.uint32)
-        for offset, nbytes in spans:
-            begin, end = offset // BLOCK_BYTES, min(-(-(offset + nbytes) // BLOCK_BYTES), self.num_blocks)
-            if end > first + len(kinds) or begin < first:
-                # Many records are read at once: spans are often close to each other.
-                first, kinds = begin, self.kinds(begin, max(end, min(begin + _RECORDS_AT_ONCE, self.num_blocks)))
-            yield bool(kinds[begin - first : end - first].all())
+    def has(self, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return for byte ranges, whose offsets ascend, whether all of their blocks have a record."""
+        firsts, ends = offsets // BLOCK_BYTES, np.minimum(-(-(offsets + sizes) // BLOCK_BYTES), self.num_blocks)
+        if not len(firsts):
+            return np.zeros(0, bool)
+        begin, end = int(firsts[0]), int(ends.max())
+        if end - begin > _FAR_APART * len(firsts):
+            return np.array([self.kinds(*span).all() for span in zip(firsts.tolist(), ends.tolist(), strict=True)])
+        missing = np.concatenate([[0], np.cumsum(self.kinds(begin, end) == 0)])
+        return missing[ends - begin] == missing[firsts - begin]
 
     def head_bytes(self) -> int:
         """Return how many bytes `make` takes: none if the file is there."""

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,12 +118,12 @@ class DiskCache:
             self._warn("reading", exc)
             return None
 
-    def has(self, file: BlockFile, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """Return for byte ranges, which ascend, whether all of their blocks have a record."""
+    def has(self, file: BlockFile, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return what `BlockFile.has` does."""
         try:
-            return list(file.has(spans))
+            return file.has(offsets, sizes)
         except OSError:
-            return [False] * len(spans)  # a read warns
+            return np.zeros(len(offsets), bool)  # a read warns
 
     def write(self, file: BlockFile, first: int, data: memoryview, asked: tuple[int, int], kind: int = ROWS) -> None:
         """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk.
