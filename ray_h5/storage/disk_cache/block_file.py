@@ -25,8 +25,8 @@ __all__ = ["BLOCK_BYTES", "LASTING", "ROWS", "BlockFile", "Descriptor", "crcs_of
 BLOCK_BYTES = 16 << 10
 """Small, because a row that is read alone is fetched with the rest of its first and its last block."""
 
-_HEAD = struct.Struct("<8sIIQQ")
-_DATASET_AT = 24
+_HEAD = struct.Struct("<8sIIQ104sQ")
+_DATASET_AT = 128
 _MAGIC = b"rayh5blk"
 _HEAD_BYTES = 4096
 _RECORD = np.dtype([("crc", "<u4"), ("kind", "<u4")])
@@ -56,7 +56,8 @@ class BlockFile:
     def __init__(self, path: str, size: int, dataset: int) -> None:
         self.path, self.size = path, size
         self.num_blocks = -(-size // BLOCK_BYTES)
-        self._head = _HEAD.pack(_MAGIC, BLOCK_BYTES, 1, size, dataset)
+        # With the name: a file that was moved has bytes of another one, which are right by their CRCs.
+        self._head = _HEAD.pack(_MAGIC, BLOCK_BYTES, 2, size, os.fsencode(os.path.basename(path)), dataset)
         self._data_at = on_disk(_HEAD_BYTES + _RECORD.itemsize * self.num_blocks)
         self._descriptor: Descriptor | None = None
         self._looked_at = 0.0
@@ -200,7 +201,7 @@ def dataset_of(path: str) -> int | None:
     """Return the dataset that used a file of the cache last; None if it is no such file."""
     with open(path, "rb") as file:
         head = file.read(_HEAD.size)
-    return int(_HEAD.unpack(head)[4]) if len(head) == _HEAD.size else None
+    return int(_HEAD.unpack(head)[5]) if len(head) == _HEAD.size else None
 
 
 def _records(opened: Descriptor, first: int, end: int) -> np.ndarray:

@@ -47,8 +47,8 @@ class CachedGetter:
         """Whether the cache has no room, so that orders that are followed decide what it has."""
         return self._cache.is_full
 
-    def running(self, name: str) -> RunningOrder:
-        """Return what says that an order is read, as long as the caller has it."""
+    def running(self, name: str) -> RunningOrder | None:
+        """Return what says that an order is read, as long as the caller has it; None if the disk fails."""
         return self._cache.evictions.running(name)
 
     def follow(self, due: Due) -> None:
