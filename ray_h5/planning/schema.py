@@ -155,12 +155,22 @@ class ColumnSpec:
             return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
         if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
             return is_cast
+        if self.is_made_of(stored):
+            return self.as_bytes or self.value_type == stored.value_type
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
             return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
         if self.kind != stored.kind or self.row_shape != stored.row_shape:
             return False
         # The fields of compound values may have other offsets in another file.
         return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
+
+    def is_made_of(self, stored: ColumnSpec) -> bool:
+        """Return whether these values may come from a column of another kind; files may encode a column differently."""
+        if not (self.is_scalar and stored.is_scalar):
+            return False
+        if self.kind == "string":
+            return stored.kind == "category" and stored.element is not None and stored.element.kind in "OS"
+        return self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}
 
     def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""

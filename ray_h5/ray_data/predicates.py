@@ -78,7 +78,7 @@ def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
         raise PredicateError(f"predicate: column {name!r} holds values of several types: {exc}") from exc
     if isinstance(values.type, pa.BaseExtensionType) and hasattr(values.type, "shape"):
-        raise no_scalar(name, values.type.shape)
+        raise no_scalar(name, values.type.shape, are_numbers=True)
     return values
 
 

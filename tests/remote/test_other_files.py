@@ -1,6 +1,7 @@
 """Links, virtual datasets and external storage in files of a store: values of other files of the same store."""
 
 import pickle
+import random
 import subprocess
 import sys
 
@@ -556,3 +557,60 @@ def test_the_command_line(server, every, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         assert command[0] == "index" or "side by side" in done.stdout
         assert "link: h5py reads it" not in done.stdout
+
+
+# Any mappings -----------------------------------------------------------------------------------
+
+
+def some(rng, length, count=None):
+    """Return a slice of an axis, or a list of its indices, and how many indices it has."""
+    step = rng.choice([1, 1, 2, 3])
+    most = -(-length // step)
+    count = rng.randint(1, most) if count is None else count
+    first = rng.randint(0, length - 1 - (count - 1) * step)
+    return slice(first, first + (count - 1) * step + 1, step), count
+
+
+def mapped(rng, number, bucket):
+    """Write a virtual dataset with some mappings that are apart, and their sources."""
+    shape = tuple(rng.randint(1, 9) for _ in range(rng.choice([1, 2, 2, 3])))
+    dtype = rng.choice(["i4", "f8", "u1", "i2"])
+    layout, taken = h5py.VirtualLayout(shape, dtype), np.zeros(shape, bool)
+    for source_number in range(rng.randint(0, 6)):
+        chosen = [some(rng, length) if rng.random() < 0.6 else (slice(0, length), length) for length in shape]
+        if shape[0] > 2 and rng.random() < 0.2:
+            chosen[0] = rng.choice([([0, 2], 2), ([1], 1), ([0, 1, 2], 3)])
+        where, counts = tuple(each for each, _ in chosen), [count for _, count in chosen]
+        if taken[where].any():
+            continue
+        taken[where] = True
+        there = [rng.randint(count, count + 3) for count in counts]
+        within = [
+            slice(first := rng.randint(0, n - count), first + count) for n, count in zip(there, counts, strict=True)
+        ]
+        if rng.random() < 0.3:
+            there = [int(np.prod(counts))]
+            within = [slice(0, there[0])]
+        kind = dtype if rng.random() < 0.6 else rng.choice(["i4", "f8", "u1"])
+        values = np.array([rng.randint(0, 250) - 90 * (kind != "u1") for _ in range(int(np.prod(there)))], kind)
+        name = f"raw/s{number}_{source_number}.h5"
+        with h5py.File(bucket / name, "w") as file:
+            chunks = tuple(-(-n // 2) for n in there) if rng.random() < 0.5 else None
+            file.create_dataset("x", data=values.reshape(there), chunks=chunks)
+        layout[where] = h5py.VirtualSource(name, "x", tuple(there), dtype=kind)[tuple(within)]
+    fill = rng.choice([None, 7])
+    return master(bucket, lambda file: file.create_virtual_dataset("x", layout, fillvalue=fill), f"v{number}.h5")
+
+
+@pytest.mark.usefixtures("raw")
+def test_any_mappings(server, bucket, monkeypatch):
+    monkeypatch.chdir(bucket)
+    rng = random.Random(7)
+    for number in range(60):
+        path = mapped(rng, number, bucket)
+        with h5py.File(path) as file:
+            expected = file["x"][:]
+        reader = reader_of(server, f"s3://bkt/{path.name}")
+        rows = [rng.randrange(len(expected)) for _ in range(5)]
+        same(reader.read(["x"])["x"], expected)
+        same(reader.read(["x"], rows)["x"], expected[rows])

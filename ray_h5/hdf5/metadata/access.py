@@ -10,7 +10,7 @@ from pathlib import Path
 from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.hdf5.metadata.remote_names import as_remote_root, is_below
 from ray_h5.messages import printable
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.addresses import check_slashes, is_url
 from ray_h5.storage.local import LOCAL, PathLike, absolute_path
 from ray_h5.storage.storages import RemoteStorage, Storage
 
@@ -35,6 +35,8 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
     if "" in roots:
         raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
+    for root in roots:
+        check_slashes(root)
     return tuple(as_remote_root(root) if is_url(root) else absolute_path(root) for root in roots)
 
 

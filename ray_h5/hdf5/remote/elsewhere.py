@@ -79,7 +79,7 @@ class Elsewhere:
         file = dataset.file.filename
         # A link may lead to another file, and from there back to this one.
         if file != path or is_plain(dataset.id.get_create_plist()):
-            return cls("link", (OtherColumn(file, dataset.name),))
+            return cls("link", (OtherColumn(file, dataset.name.strip("/")),))
         if dataset.is_virtual:
             return _virtual(dataset, layout, others)
         return _external(dataset, layout, others)
@@ -97,7 +97,7 @@ def _virtual(dataset: h5py.Dataset, layout: ColumnLayout, others: OtherFiles) ->
     mappings = []
     for mapping in mappings_of(dataset, layout.where):
         path = home if mapping.file == "." else others.located(mapping.file, home, what)
-        number = columns.setdefault(OtherColumn(path, mapping.dataset), len(columns))
+        number = columns.setdefault(OtherColumn(path, mapping.dataset.strip("/")), len(columns))
         mappings.append((number, mapping.here, mapping.there))
     fill = None if layout.stored_dtype.hasobject else _fill(dataset, layout)
     return Elsewhere("virtual", tuple(columns), tuple(mappings), fill=fill)

@@ -9,11 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.hdf5.metadata.dtypes import as_dtype
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
-from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.planning.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.storage.addresses import is_url
 
 _MAX_LISTED = 10
+
+_ENCODED_KINDS = frozenset({"category", "optional"})
 
 Enum = tuple[tuple[str, int], ...]
 Schema = Mapping[str, ColumnSpec]
@@ -48,13 +51,13 @@ def common_columns(
                 reader.column(name)  # raises, with near names
     if not scope.by_axis:
         facts = _with_common_shapes(facts, columns)
+    facts = _with_common_values(facts, columns, cast)
     first = _schema(facts[0].chosen(columns), cast)
     if any(_schema(each.chosen(columns), cast) != first for each in facts):
         raise _mismatch([each.path for each in facts], [_schema(each.chosen(columns), cast) for each in facts], columns)
     names = list(first) if columns is None else columns
     for name in names:
-        if not _is_by_value(facts[0].columns[name].spec, cast):
-            check_enums(facts, name)
+        check_enums([each for each in facts if not _is_by_value(each.columns[name].spec, cast)], name)
     return {name: _common([each.columns[name].spec for each in facts]) for name in names}
 
 
@@ -100,6 +103,55 @@ def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | Non
     return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
 
 
+def _with_common_values(facts: Sequence[FileFacts], columns: Sequence[str] | None, cast: Cast) -> Sequence[FileFacts]:
+    """Return facts in which a column has one kind, if the files encode equal types of values in different ways.
+
+    One file may keep text as categories, and another one as strings; or integers with a mask of missing ones, and
+    without it.
+    """
+    common: dict[str, ColumnSpec] = {}
+    for name in dict.fromkeys(name for each in facts for name in each.chosen(columns)):
+        specs = {each.columns[name].spec: each for each in reversed(facts) if name in each.columns}
+        kinds = {spec.kind for spec in specs}
+        if len(kinds) == 1 or not kinds & _ENCODED_KINDS or not all(spec.is_scalar for spec in specs):
+            continue
+        _check_codes(name, facts, cast)
+        spec = next(iter(specs))
+        if len({spec.value_type for spec in specs}) > 1:
+            continue  # the comparison of the files reports it
+        if kinds <= {"category", "string"}:
+            common[name] = ColumnSpec(name, "string", np.dtype(object), ())
+        elif kinds <= {"category", "optional", *TENSOR_KINDS}:
+            held = spec.dtype if spec.element is None else spec.element
+            common[name] = ColumnSpec(name, "optional", np.dtype(object), (), held)
+
+    def by_value(column: ColumnFacts) -> ColumnFacts:
+        return replace(column, spec=common.get(column.spec.name, column.spec))
+
+    if not common:
+        return facts
+    return [replace(each, columns={name: by_value(c) for name, c in each.columns.items()}) for each in facts]
+
+
+def _check_codes(name: str, facts: Sequence[FileFacts], cast: Cast) -> None:
+    """Raise if codes are asked for and a file keeps values, which have none."""
+    wanted = cast.dtypes.get(name)
+    if wanted is None or as_dtype(wanted, f"column {name!r} in dtypes").kind not in "iu":
+        return
+    columns = [(each.path, each.columns[name]) for each in facts if name in each.columns]
+    coded = next((path for path, column in columns if column.spec.kind == "category"), None)
+    plain = next(((path, c.spec) for path, c in columns if c.spec.kind != "category" and not c.enum), None)
+    if coded is None or plain is None:
+        return
+    path, spec = plain
+    floats = "" if spec.kind == "string" else ", or pass a float to get them as numbers"
+    raise SchemaMismatchError(
+        f"column {name!r}: dtypes asks for {wanted}, which delivers the codes of its categories in {coded}; "
+        f"{path} holds {spec}, which has no codes. Leave {name!r} out of dtypes to get the values of all "
+        f"files{floats}; or write the column of that file again as categories."
+    )
+
+
 def check_enums(facts: Sequence[FileFacts], column: str) -> None:
     """Raise if an integer of an enum has different names in two files, or a name has different integers.
 
@@ -137,7 +189,7 @@ def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
 
 def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
     """Return whether a column is delivered as values, so that the files may have other codes for them."""
-    return spec.kind == "category" and cast(spec).dtype.kind not in "iu"
+    return spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
 
 
 def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
@@ -216,11 +268,16 @@ def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
     for name, spec in expected.items():
         others = {schema[name] for schema in wrong if name in schema} - {spec}
         if others and all(_differ_in_dtype(spec, other) for other in others):
-            casts[name] = np.result_type(*(each.element or each.dtype for each in {spec, *others})).name
+            held = [each.element or each.dtype for each in {spec, *others}]
+            # Codes are integers, and floats alone can say that a value is missing.
+            is_encoded = any(each.kind in _ENCODED_KINDS for each in {spec, *others})
+            casts[name] = np.result_type(*held, *([np.float32] if is_encoded else [])).name
     return casts
 
 
 def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
     if one.kind == other.kind == "sparse":
         return one.ragged_shape == other.ragged_shape and one.element != other.element
+    if {one.kind, other.kind} & _ENCODED_KINDS:
+        return all(each.is_scalar and (each.element or each.dtype).kind in "biuf" for each in (one, other))
     return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

@@ -196,7 +196,7 @@ def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
     if stored is None or not spec.is_scalar or not stored.is_scalar:
         return False
     is_coded = spec.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}
-    return spec.kind == stored.kind or is_coded or {spec.kind, stored.kind} <= TENSOR_KINDS
+    return spec.kind == stored.kind or is_coded or spec.is_made_of(stored) or {spec.kind, stored.kind} <= TENSOR_KINDS
 
 
 def _check_identity(path: str, identity: Identity) -> None:

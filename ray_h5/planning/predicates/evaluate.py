@@ -16,8 +16,9 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.planning.predicates.criteria import read_for
 from ray_h5.planning.predicates.refusals import why_not_evaluated
+from ray_h5.planning.predicates.virtual_columns import step_shape
 from ray_h5.planning.predicates.words import in_words
-from ray_h5.planning.schema import ColumnSpec, shown_shape
+from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 
 
 def as_expression(predicate: Any) -> pc.Expression:
@@ -60,16 +61,32 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
         If a column holds an array a row.
     """
     for name in names:
-        if not columns[name].is_scalar:
-            raise no_scalar(name, columns[name].ragged_shape or columns[name].tensor_shape)
+        spec = columns[name]
+        if not spec.is_scalar:
+            are_numbers = spec.kind in TENSOR_KINDS and spec.dtype.kind != "c"
+            raise no_scalar(name, spec.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
 
 
-def no_scalar(name: str, shape: tuple[int | None, ...]) -> PredicateError:
-    """Return the error for a column that holds an array a row; None is for axes along which rows differ."""
+def no_scalar(name: str, shape: tuple[int | None, ...], *, are_numbers: bool) -> PredicateError:
+    """Return the error for a column that holds an array a row.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    shape : tuple of (int or None)
+        The shape of a row; None for axes along which rows differ.
+    are_numbers : bool
+        Whether all rows are arrays of real numbers or booleans, which `any_equal` compares.
+    """
+    steps = step_shape(shape)
+    advice = ""
+    if are_numbers and None not in shape and len(steps) <= 2:
+        what = "in which a value occurs" if len(steps) == 1 else "in which a class of a one-hot column occurs"
+        advice = f"To choose rows {what}, write where(**{{{name!r}: any_equal(value)}}). "
     return PredicateError(
         f"predicate: column {name!r} holds an array of shape {shown_shape(shape)} a row; a predicate "
-        "compares one value a row. To choose rows in which a value occurs, write "
-        f"where(**{{{name!r}: any_equal(value)}}). To choose by a value that you compute, use ds.map(...) and then "
+        f"compares one value a row. {advice}To choose by a value that you compute, use ds.map(...) and then "
         "ds.filter(...) in Ray, and torch.utils.data.Subset in PyTorch."
     )
 

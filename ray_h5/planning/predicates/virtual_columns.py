@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.planning.predicates.criteria import AnyEqual, Derived, RowMask
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.schema import ColumnSpec
+
+_Length = TypeVar("_Length", int, int | None)
 
 _PIECE_BYTES = 16 << 20
 
@@ -89,16 +91,16 @@ def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.n
 
 
 def _by_step(values: np.ndarray) -> np.ndarray:
-    return values.reshape(len(values), *_step_shape(values.shape[1:]))
+    return values.reshape(len(values), *step_shape(values.shape[1:]))
 
 
-def _step_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+def step_shape(shape: tuple[_Length, ...]) -> tuple[_Length, ...]:
     """Return the shape of a row. (T, 1) is (T,): values, and not one-hot."""
     return shape[:1] if shape[1:] == (1,) else shape
 
 
 def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, criterion: AnyEqual) -> None:
-    shape = _step_shape(column.row_shape)
+    shape = step_shape(column.row_shape)
     where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
     if column.kind not in {"number", "bool"} or len(shape) > 2:
         held = (
@@ -107,7 +109,7 @@ def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, cr
         raise PredicateError(f"{where} holds {held}; expected numbers of shape (T,), or one-hot of shape (T, C)")
     if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
         raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
-    if valid is not None and (_step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):
+    if valid is not None and (step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):
         raise PredicateError(
             f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {valid.name!r}, found "
             f"{valid.kind} values of shape {valid.row_shape}"

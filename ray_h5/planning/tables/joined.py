@@ -195,7 +195,7 @@ class JoinedColumns(ComparedByContent):
             if not spec.row_shape and spec.dtype.kind == "f":
                 return found.fill_null(float("nan")).to_numpy(zero_copy_only=False).astype(spec.dtype)
             row = int(row_ids[int(np.argmax(found.is_null().to_numpy(zero_copy_only=False)))])
-            raise no_value(spec, files.where(row))
+            raise self._no_value(name, files, row)
         if spec.row_shape:
             return (
                 found.flatten()
@@ -205,8 +205,12 @@ class JoinedColumns(ComparedByContent):
             )
         return found.to_numpy(zero_copy_only=False).astype(spec.dtype, copy=False)
 
-    def without_value(self, files: FileTable, row_ids: np.ndarray | None) -> tuple[ColumnSpec, int] | None:
-        """Return a column whose arrays cannot hold that a row has no value, and such a row; None if there is none."""
+    def _no_value(self, name: str, files: FileTable, row: int) -> SchemaMismatchError:
+        line = self._by_name[name].lines.of(files, np.array([row]))[0]
+        return _no_value(self.specs[name], files.where(row), has_line=bool(line >= 0))
+
+    def without_value(self, files: FileTable, row_ids: np.ndarray | None) -> SchemaMismatchError | None:
+        """Return the error for a row without a value, in a column whose arrays cannot say so; None if there is none."""
         for name, spec in self.specs.items():
             if spec.kind not in TENSOR_KINDS or (spec.dtype.kind in "fc" and not spec.row_shape):
                 continue
@@ -218,16 +222,25 @@ class JoinedColumns(ComparedByContent):
             absent = np.concatenate([one_array(part.columns[name]).is_null().to_numpy(zero_copy_only=False), [True]])
             wrong = absent[lines]
             if wrong.any():
-                return spec, int(rows[int(np.argmax(wrong))])
+                return self._no_value(name, files, int(rows[int(np.argmax(wrong))]))
         return None
 
 
-def no_value(spec: ColumnSpec, where: str) -> SchemaMismatchError:
-    """Return the error for a row without a value, in a column whose arrays cannot say so."""
-    instead = "" if spec.row_shape else f", or pass dtypes={{{spec.name!r}: 'float64'}}, which has NaN"
+def _no_value(spec: ColumnSpec, where: str, *, has_line: bool) -> SchemaMismatchError:
+    """Return the error for a row without a value, in a column whose arrays cannot say so.
+
+    Either the row has no line in the table, or its line has no value.
+    """
+    why = "its entry is empty" if has_line else "it has no line"
+    ways = [] if has_line else ["leave rows without a line out with missing='drop'"]
+    if not spec.row_shape:
+        ways.append(f"leave such rows out with the predicate ~where(**{{{spec.name!r}: None}})")
+        ways.append(f"pass dtypes={{{spec.name!r}: 'float64'}}, which has NaN")
+    elif has_line:
+        ways.append("remove such lines from the table and pass missing='drop'")
     return SchemaMismatchError(
-        f"{where}: column {spec.name!r} of the table has no value for this row, and {spec} cannot say so. Leave such "
-        f"rows out with missing='drop' or a predicate{instead}."
+        f"{where}: column {spec.name!r} of the table has no value for this row ({why}), and {spec} cannot say so. To "
+        f"go on, {', or '.join(ways)}."
     )
 
 

@@ -146,7 +146,7 @@ def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple
     """Return keys of rows and of lines in one type: that of the rows."""
     rows = part.values
     if pa.types.is_floating(rows.type):
-        rows = _integers(rows, f"{part.name!r} holds")
+        rows = _integers(rows, f"{part.name!r} of the files holds {rows.type}")
     text = _is_text(keys.type)
     if _is_text(rows.type):
         if not text:
@@ -160,9 +160,9 @@ def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple
             f"{part.name!r} of the files is of type {rows.type}; expected a key of text, integers or times"
         )
     if text and pa.types.is_integer(rows.type):
-        return _parsed(rows, keys, name, table)
+        return _parsed(part, rows, keys, name, table)
     if pa.types.is_floating(keys.type):
-        keys = _integers(keys, f"{table}: the key {name!r} holds")
+        keys = _integers(keys, f"{table}: the key {name!r} holds {keys.type}")
     if pa.types.is_integer(rows.type) != pa.types.is_integer(keys.type):
         raise SchemaMismatchError(
             f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files of type {rows.type}. "
@@ -179,25 +179,31 @@ def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple
         ) from exc
 
 
-def _parsed(rows: pa.Array, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
+def _parsed(part: RowKeys, rows: pa.Array, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
     """Return keys that are text as integers, which the rows have."""
     kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
-    keys = pc.utf8_trim_whitespace(keys)
-    keys = pc.if_else(pc.equal(keys, ""), None, keys)
-    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(keys, r"^[-+]?[0-9]{1,20}$")), False)
-    count = pc.sum(wrong).as_py() or 0
-    if count:
-        shown = few([repr(each) for each in keys.filter(wrong)[:_MAX_LISTED].to_pylist()])
-        raise _no_integers(table, name, count, shown)
+    texts = pc.utf8_trim_whitespace(keys)
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    # pandas writes integers with a missing one among them as 1.0.
+    digits = pc.replace_substring_regex(texts, r"^\+|[.]0*$", "")
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(digits, r"^-?[0-9]{1,20}$")), False)
+    if pc.any(wrong).as_py():
+        raise _no_integers(part, texts.filter(wrong), name, table)
     try:
-        return rows.cast(kind), pc.replace_substring_regex(keys, r"^\+", "").cast(kind)
+        return rows.cast(kind), digits.cast(kind)
     except pa.ArrowInvalid as exc:
-        raise _no_integers(table, name, 1, str(exc)) from None
+        raise SchemaMismatchError(
+            f"{table}: the key {name!r} of the table cannot be compared with {part.name!r} of the files, which holds "
+            f"{part.values.type}: {exc}"
+        ) from None
 
 
-def _no_integers(table: str, name: str, count: int, shown: str) -> SchemaMismatchError:
+def _no_integers(part: RowKeys, wrong: pa.Array, name: str, table: str) -> SchemaMismatchError:
+    shown = few([repr(each) for each in wrong[:_MAX_LISTED].to_pylist()])
     return SchemaMismatchError(
-        f"{table}: the files have integers as keys, and {count} keys {name!r} of the table are none: {shown}"
+        f"{table}: {part.name!r} of the files holds {part.values.type}, and the key {name!r} of the table "
+        f"text: {len(wrong)} keys are no whole numbers: {shown}. Write the keys of the table as whole numbers, remove "
+        "these lines, or choose another column with on= and key=."
     )
 
 
@@ -205,7 +211,10 @@ def _integers(values: pa.Array, what: str) -> pa.Array:
     try:
         return values.cast(pa.int64())
     except pa.ArrowInvalid as exc:
-        raise SchemaMismatchError(f"{what} floats that are no integers, which cannot be keys: {exc}") from exc
+        raise SchemaMismatchError(
+            f"{what}, and not all are whole numbers, which keys have to be: {exc}. Round them, or join by another "
+            "column of integers, text or times."
+        ) from exc
 
 
 def _is_text(kind: pa.DataType) -> bool:

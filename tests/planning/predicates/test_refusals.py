@@ -1,15 +1,17 @@
 """Types that are not compared: text that stands for times is parsed, and the rest is refused in our words."""
 
 import datetime as dt
+import re
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from ray_h5 import Groups, csr, ragged
 from ray_h5.errors import PredicateError
 from ray_h5.planning.predicates.evaluate import evaluate
-from ray_h5.torch_data import H5Dataset, between, where
+from ray_h5.torch_data import H5Dataset, any_equal, between, where
 
 DAYS = np.array(["2024-01-30", "2024-01-31", "2024-02-01", "NaT"], "M8[D]")
 
@@ -100,3 +102,47 @@ def said(wanted, column):
     except PredicateError as exc:
         return str(exc)
     return None
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """Four rows of arrays of many kinds."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["steps"], file["one_hot"], file["single"] = np.ones((4, 3)), np.ones((4, 5, 3)), np.ones((4, 5, 1))
+        file["image"], file["texts"] = np.ones((4, 3, 2, 2)), np.full((4, 2), b"1")
+        file["complex"], file["spectrum"] = np.ones(4, complex), np.ones((4, 3), complex)
+        file["mask"] = np.ones((4, 3), bool)
+        file["events/x"], file["events/offsets"] = np.ones(10), [0, 1, 4, 4, 10]
+        for name, values in (("data", np.ones(4)), ("indices", range(4)), ("indptr", range(5)), ("shape", [4, 4])):
+            file[f"cells/{name}"] = values
+    return tmp_path / "a.h5"
+
+
+@pytest.mark.parametrize(
+    ("column", "is_advised"),
+    [
+        ("steps", True), ("one_hot", True), ("single", True), ("mask", True), ("image", False), ("texts", False),
+        ("complex", False), ("spectrum", False), ("events/x", False), ("cells", False),
+    ],
+)  # fmt: skip
+def test_any_equal_is_advised_where_it_works(arrays, column, is_advised):
+    columns = ["steps", ragged("events/x", offsets="events/offsets"), csr("cells")]
+    with pytest.raises(PredicateError, match="holds an array of shape") as raised:
+        H5Dataset(arrays, columns, where(**{column: 1}))
+    advised = re.search(r"write (where\(.*?\}\))[.]", str(raised.value))
+    assert (advised is not None) == is_advised
+    if advised is not None:
+        predicate = eval(advised[1], {"where": where, "any_equal": any_equal, "value": 1})
+        assert len(H5Dataset(arrays, columns, predicate)) == 4
+
+
+def test_any_equal_is_advised_for_each_kind_of_row(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(4):
+            file[f"g{i}/short"], file[f"g{i}/long"] = np.ones(3), np.ones(i + 1)
+    with pytest.raises(PredicateError, match="any_equal"):
+        H5Dataset(tmp_path, predicate=where(short=1), rows=Groups("g*"))
+    assert len(H5Dataset(tmp_path, predicate=where(short=any_equal(1)), rows=Groups("g*"))) == 4
+    with pytest.raises(PredicateError, match=r"\(\?,\)") as raised:
+        H5Dataset(tmp_path, predicate=where(long=1), rows=Groups("g*"))
+    assert "any_equal" not in str(raised.value)

@@ -350,7 +350,7 @@ def test_tables_with_tabs_or_semicolons(files):
 
 
 def test_a_column_whose_later_values_are_text_is_text(files, monkeypatch):
-    monkeypatch.setattr("ray_h5.planning.tables.table_files._BLOCK_BYTES", 64)
+    monkeypatch.setattr("ray_h5.planning.tables.csv_files._BLOCK_BYTES", 64)
     table = write(files, "guid,code\n" + "".join(f"{g},{'x' if i > 9 else i}\n" for i, g in enumerate(guids())))
     samples = dataset(files, ["code"], sidecar=Sidecar(table, on="guid"))
     assert [samples[i]["code"] for i in (0, 11)] == ["0", "x"]
@@ -400,7 +400,10 @@ def test_integer_keys_of_parquet_and_text_keys_of_files_do_not_agree(files):
     pq.write_table(pa.table({"guid": np.arange(12), "label": np.arange(12)}), files / "t.parquet")
     with pytest.raises(SchemaMismatchError, match=r"the key 'guid' is of type int64, and 'guid' of the files is text"):
         dataset(files, sidecar=Sidecar(str(files / "t.parquet"), on="guid"))
-    with pytest.raises(SchemaMismatchError, match=r"the files have integers as keys, and 1 keys 'number'.*'x7'"):
+    with pytest.raises(
+        SchemaMismatchError,
+        match=r"'number' of the files holds int64.*the key 'number' of the table text: 1 keys .*'x7'",
+    ):
         dataset(files, sidecar=Sidecar(write(files, "number,a\nx7,1\n"), on="number"))
 
 
@@ -525,3 +528,125 @@ def test_the_index_looks_up_columns_of_tables_and_of_files(files):
     found = index.look_up(["number", "label", "fs"])
     assert pc.sum(found["label"]).as_py() == 12
     assert found["fs"].to_pylist()[::4] == [100, 101, 102]
+
+
+def numbered(folder, values, name="labels.csv", first=0):
+    """Write a table with a value for each of the 12 rows, or for those from `first` on."""
+    lines = [f"{guid},{value}\n" for guid, value in zip(guids()[first:], values, strict=False)]
+    return write(folder, "guid,big\n" + "".join(lines), name)
+
+
+BIG = [2**63, 2**64 - 1, *range(10)]
+
+
+def test_large_unsigned_integers_of_a_csv(files):
+    sidecar = Sidecar(numbered(files, BIG), on="guid")
+    samples = dataset(files, ["big"], sidecar=sidecar)
+    assert samples.read(np.arange(12))["big"].tolist() == BIG
+    assert samples.read(np.arange(12))["big"].dtype == np.uint64
+    assert dataset(files, ["big"], where(big=2**64 - 1), sidecar=sidecar).selection.tolist() == [1]
+    gap = Sidecar(numbered(files, [*BIG[:11], ""]), on="guid")  # a missing value makes no floats of the others
+    assert dataset(files, ["big"], ~where(big=None), sidecar=gap).read(np.arange(11))["big"].tolist() == BIG[:11]
+    signed = Sidecar(numbered(files, [f"+{each}" for each in BIG]), on="guid")
+    assert dataset(files, ["big"], sidecar=signed).read(np.arange(12))["big"].tolist() == BIG
+
+
+def test_integers_that_no_type_holds_are_refused(files):
+    for values in ([-1, 2**63, *range(10)], [2**64, *range(11)], [-(2**63) - 1, *range(11)]):
+        table = numbered(files, values)
+        with pytest.raises(
+            TableError, match=r"labels\.csv: column 'big' holds integers .*64 bits.*types=\{'big': str\}"
+        ):
+            dataset(files, ["big"], sidecar=Sidecar(table, on="guid"))
+        texts = dataset(files, ["big"], sidecar=Sidecar(table, on="guid", types={"big": str}))
+        assert [row["big"] for row in each(texts)] == list(map(str, values))
+        rounded = dataset(files, ["big"], sidecar=Sidecar(table, on="guid", types={"big": "float64"}))
+        assert rounded[0]["big"].item() == float(values[0])
+
+
+def test_integers_beside_floats_are_not_rounded(files):
+    table = Sidecar(numbered(files, ["0.5", 2**53 + 1, *range(10)]), on="guid")
+    with pytest.raises(TableError, match=r"'big' holds floats, and the integer 9007199254740993"):
+        dataset(files, ["big"], sidecar=table)
+    exact = Sidecar(numbered(files, ["0.5", 2**53, "1e300", 2**62, *range(8)]), on="guid")
+    assert dataset(files, ["big"], sidecar=exact)[3]["big"].item() == 2.0**62
+
+
+def test_large_integers_in_one_of_several_tables(files):
+    first = numbered(files, BIG[:6], "a.csv")
+    both = Sidecar([first, numbered(files, BIG[6:], "b.csv", 6)], on="guid")
+    assert dataset(files, ["big"], sidecar=both).read(np.arange(12))["big"].tolist() == BIG
+    for rest, what in (([-1] * 6, "uint64"), ([0.5] * 6, "double")):
+        wrong = Sidecar([first, numbered(files, rest, "b.csv", 6)], on="guid")
+        with pytest.raises(TableError, match=rf"'big' .*{what}"):
+            dataset(files, ["big"], sidecar=wrong)
+
+
+def test_parquet_tables_whose_integers_do_not_fit_one_type(files):
+    for name, values in (("a", np.array(BIG[:6], np.uint64)), ("b", np.arange(6) - 3)):
+        start = 0 if name == "a" else 6
+        pq.write_table(pa.table({"guid": guids()[start : start + 6], "big": values}), files / f"{name}.parquet")
+    with pytest.raises(TableError, match=r"a\.parquet: column 'big' .*int64"):
+        dataset(files, ["big"], sidecar=Sidecar(str(files / "*.parquet"), on="guid"))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u8"])
+def test_whole_numbers_as_pandas_writes_them_beside_a_missing_one(files, dtype):
+    numbers = [n for f in range(3) for n in range(10 * f, 10 * f + 4)]
+    for number in range(3):
+        with h5py.File(files / f"f{number}.h5", "r+") as file:
+            values = file["number"][:]
+            del file["number"]
+            file["number"] = values.astype(dtype)
+    table = write(files, "number,label\n" + "".join(f"{n}.0,{n}\n" for n in numbers))
+    samples = dataset(files, ["label"], sidecar=Sidecar(table, on="number"))
+    assert [row["label"] for row in each(samples)] == numbers
+    table = write(files, "number,label\n" + "".join(f"{n}.5,{n}\n" for n in numbers))
+    kind = np.dtype(dtype).name
+    kind = {"float32": "float", "float64": "double"}.get(kind, kind)
+    with pytest.raises(SchemaMismatchError, match=rf"of the files holds {kind}, .*table text.*'0\.5'.*Write the keys"):
+        dataset(files, ["label"], sidecar=Sidecar(table, on="number"))
+
+
+def test_floats_that_are_no_keys(files):
+    table = write(files, "half,label\n0,1\n")
+    with h5py.File(files / "f0.h5", "r+") as file:
+        file["half"] = np.arange(4) / 2
+    with pytest.raises(SchemaMismatchError, match=r"'half' of the files holds double.*whole numbers.*another column"):
+        H5Dataset(files / "f0.h5", ["label"], sidecar=Sidecar(table, on="half"))
+
+
+def test_an_empty_entry_names_ways_that_work(files):
+    """missing='drop' is for rows without a line, and an entry may be empty in a line that is there."""
+    table = write(files, "guid,a\n" + "".join(f"{guid},{i or ''}\n" for i, guid in enumerate(guids())))
+    sidecar = Sidecar(table, on="guid", missing="drop")
+    with pytest.raises(
+        SchemaMismatchError, match=r"'a' of the table has no value for this row \(its entry is empty\)"
+    ) as raised:
+        dataset(files, ["a"], sidecar=sidecar)
+    assert "missing=" not in str(raised.value)
+    predicate = eval(re.search(r"predicate (~where\(.*?\))[,.]", str(raised.value))[1], {"where": where})
+    assert [row["a"] for row in each(dataset(files, ["a"], predicate, sidecar=sidecar))] == list(range(1, 12))
+    assert np.isnan(dataset(files, ["a"], sidecar=sidecar, dtypes={"a": "float64"})[0]["a"].item())
+
+
+def test_a_row_without_a_line_names_ways_that_work(files):
+    table = labels(files, guids()[1:])
+    with pytest.raises(
+        SchemaMismatchError, match=r"'label' of the table has no value for this row \(it has no line\)"
+    ) as raised:
+        dataset(files, ["label"], sidecar=Sidecar(table, on="guid", missing="null"))
+    predicate = eval(re.search(r"predicate (~where\(.*?\))[,.]", str(raised.value))[1], {"where": where})
+    assert len(dataset(files, ["label"], predicate, sidecar=Sidecar(table, on="guid", missing="null"))) == 11
+    assert "missing='drop'" in str(raised.value)
+    assert len(dataset(files, ["label"], sidecar=Sidecar(table, on="guid", missing="drop"))) == 11
+
+
+def test_an_empty_array_names_a_way_that_works(files):
+    arrays = pa.array([None, *[[i, i] for i in range(11)]], pa.list_(pa.int64(), 2))
+    pq.write_table(pa.table({"guid": guids(), "a": arrays}), files / "t.parquet")
+    with pytest.raises(
+        SchemaMismatchError, match=r"remove such lines from the table and pass missing='drop'"
+    ) as raised:
+        dataset(files, ["a"], sidecar=Sidecar(str(files / "t.parquet"), on="guid"))
+    assert "where" not in str(raised.value).rpartition("column")[2]
