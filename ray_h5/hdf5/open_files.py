@@ -21,11 +21,9 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
-from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.checks.heap import ReferenceLayout
-from ray_h5.hdf5.checks.source_guard import SourceGuard
 from ray_h5.hdf5.checks.values import ValueGuard
-from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
+from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index
+from ray_h5.hdf5.column_guards import ColumnGuards
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of, short_attributes
@@ -34,8 +32,9 @@ from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.group_attributes import attributes_of
 from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
-from ray_h5.hdf5.metadata.opening import open_h5, open_remote, translated
+from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
+from ray_h5.hdf5.open_library import OpenLibrary
 from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
@@ -44,10 +43,10 @@ from ray_h5.hdf5.reading.jobs import Job
 from ray_h5.hdf5.reading.last_axis import LastAxis, LastAxisColumn
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn, class_columns
-from ray_h5.hdf5.remote.elsewhere import Elsewhere, OtherColumn
-from ray_h5.hdf5.remote.held_bytes import HeldBytes, bytes_of, gather
-from ray_h5.hdf5.remote.joined_bytes import JoinedBytes
+from ray_h5.hdf5.remote.elsewhere import Elsewhere
+from ray_h5.hdf5.remote.held_bytes import HeldBytes, gather
 from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
+from ray_h5.hdf5.remote.other_columns import adopt_there, bytes_stored, known_there, raw_column
 from ray_h5.hdf5.remote.other_files import OtherFiles
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
@@ -166,16 +165,7 @@ class OpenFile:
                     self._known[name] = column
                     if column.elsewhere is not None:
                         self._elsewhere[name] = column.elsewhere
-                        self._tell_others(column)
-
-    def _tell_others(self, known: KnownColumn) -> None:
-        """Take what is known of the datasets that values of a column come from."""
-        assert self.others is not None
-        assert known.elsewhere is not None
-        self.others.expect(known.layout.sources)
-        for each in known.elsewhere.columns:
-            if each.known is not None:
-                self.file_of(each.path).adopt({each.name: each.known})
+                        adopt_there(self, column)
 
     def file_of(self, path: str) -> OpenFile:
         """Return this file, or another one of its store that values come from."""
@@ -197,26 +187,20 @@ class OpenFile:
 
     def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
         """Return what `adopt` takes, of the columns that are read without libhdf5."""
-
-        def known(name: str) -> KnownColumn:
-            layout = self.column(name, library)
-            elsewhere = self.elsewhere(name, library)
-            chunked = layout.storage == "chunked" and elsewhere is None
-            index = PackedIndex.of(self._index_of(name, library)) if chunked else None
-            if elsewhere is not None:
-                elsewhere = elsewhere.with_known(gather(known_there, elsewhere.columns))
-            return KnownColumn(layout, index, notes_of(library.dataset(name)), elsewhere)
-
-        def known_there(column: OtherColumn) -> KnownColumn | None:
-            file = self.file_of(column.path)
-            with file.library() as library:
-                return file.known_columns([column.name], library).get(column.name)
-
         names = list(names)
-        layouts = list(zip(names, gather(lambda name: self.column(name, library), names), strict=True))
+        layouts = dict(zip(names, gather(lambda name: self.column(name, library), names), strict=True))
         gather(lambda name: self.elsewhere(name, library), names)
-        wanted = [name for name, layout in layouts if layout.direct or self.elsewhere(name, library) is not None]
-        return dict(zip(wanted, gather(known, wanted), strict=True))
+        wanted = [name for name in names if layouts[name].direct or self.elsewhere(name, library) is not None]
+        return dict(zip(wanted, gather(lambda name: self._known_column(name, library), wanted), strict=True))
+
+    def _known_column(self, name: str, library: OpenLibrary) -> KnownColumn:
+        layout, elsewhere = self.column(name, library), self.elsewhere(name, library)
+        index = None
+        if elsewhere is not None:
+            elsewhere = known_there(self, elsewhere)
+        elif layout.storage == "chunked":
+            index = PackedIndex.of(self._index_of(name, library))
+        return KnownColumn(layout, index, notes_of(library.dataset(name)), elsewhere)
 
     def guarded_index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex | None:
         """Return the chunk index of a column that h5py reads; None if there is none that is checked."""
@@ -248,18 +232,7 @@ class OpenFile:
         """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
             names = list(names)
-            return dict(zip(names, gather(partial(self._stored_bytes, library), names), strict=True))
-
-    def _stored_bytes(self, library: OpenLibrary, name: str) -> int:
-        if (elsewhere := self.elsewhere(name, library)) is None:
-            return int(library.dataset(name).id.get_storage_size())
-        # libhdf5 would open the other files.
-        total = sum(part.nbytes for part in elsewhere.raw)
-        for column in elsewhere.columns:
-            file = self.file_of(column.path)
-            with file.library() as there:
-                total += file._stored_bytes(there, column.name)
-        return total
+            return dict(zip(names, gather(partial(bytes_stored, self, library), names), strict=True))
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
@@ -308,24 +281,16 @@ class OpenFile:
 
     def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         layout = self.column(name, library)
-        if (raw := self._raw(layout, library)) is not None:
-            return raw
+        elsewhere = self.elsewhere(name, library)
+        if elsewhere is not None and elsewhere.how == "external":
+            return raw_column(self, layout, elsewhere)
         return (self._direct if layout.direct else self._through_h5py)(layout, library)
-
-    def _raw(self, layout: ColumnLayout, library: OpenLibrary, axes: int = 1) -> DirectColumn | None:
-        """Return the reader of external storage of a remote file; None for other columns."""
-        elsewhere = self.elsewhere(layout.name, library)
-        if elsewhere is None or elsewhere.how != "external":
-            return None
-        assert self.others is not None
-        parts = [(self.others.bytes_of(each.path), each.offset, each.nbytes) for each in elsewhere.raw]
-        stored = replace(grid_layout(layout, axes), storage="contiguous", offset=0, fill=elsewhere.fill, direct=True)
-        return DirectColumn(self.path, stored, JoinedBytes(parts), None)
 
     def _grid(self, address: GridAddress, library: OpenLibrary) -> GridColumn:
         layout = self.column(address.name, library)
-        if (raw := self._raw(layout, library, address.axes)) is not None:
-            return GridColumn(layout, address.axes, raw)
+        elsewhere = self.elsewhere(address.name, library)
+        if elsewhere is not None and elsewhere.how == "external":
+            return GridColumn(layout, address.axes, raw_column(self, layout, elsewhere, address.axes))
         if not layout.direct:
             return GridColumn(layout, address.axes, self._through_h5py(layout, library))
         index = self._index_of(address.name, library) if layout.storage == "chunked" else None
@@ -348,7 +313,8 @@ class OpenFile:
         if dataset.shape != ():
             return self.reader(path, library)
         layout = describe_column(dataset, path, path=self.path, at_home=False, sources=(), single_ok=True)
-        guard = self._value_guard(self.path, path).check if layout.stored_dtype.hasobject else None
+        refers = layout.stored_dtype.hasobject
+        guard = ValueGuard(self.path, path, remembers=not self.access.swmr).check if refers else None
         return H5pyColumn(self.path, layout, guard)
 
     def check_unchanged(self, names: Iterable[str]) -> None:
@@ -408,39 +374,10 @@ class OpenFile:
                 f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
                 "Copy them into the file with h5repack."
             )
-        if layout.sources or layout.storage == "virtual":
-            origin = SourceGuard(partial(self._guard_there, layout))
-            return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
-        if layout.storage != "chunked":
-            refers = layout.stored_dtype.hasobject
-            return H5pyColumn(self.path, layout, self._value_guard(self.path, layout.name).check if refers else None)
         # libhdf5 reads what was fetched for it; of a local file, the guard reads itself.
         source = None if layout.user_block or self.is_remote else self.byte_source
-        guard = self._guard(self.path, library.dataset(layout.name), layout, source, self._size)
-        return H5pyColumn(self.path, layout, guard.check)
-
-    def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard | ValueGuard | None:
-        """Return the guard of a dataset that values of a column come from, in any file; None if it needs none."""
-        file = dataset.file
-        where = f"{self.path}: column {layout.name!r} leads to {file.filename}"
-        if dataset.chunks is None:
-            return self._value_guard(where, dataset.name.strip("/")) if ReferenceLayout.of(dataset).per_item else None
-        described = describe_column(dataset, dataset.name.strip("/"), path=where, at_home=False, sources=())
-        return self._guard(where, dataset, described, None, lambda: bytes_of(file)[1])
-
-    def _value_guard(self, path: str, name: str) -> ValueGuard:
-        return ValueGuard(path, name, remembers=not self.access.swmr)
-
-    def _guard(
-        self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, source: ByteSource | None, size: Callable[[], int]
-    ) -> ChunkGuard:
-        index = None
-        if layout.lists_its_chunks:
-            index = self._index(path, dataset, layout, size)
-        else:
-            with translated(path, f"listing the chunks of column {layout.name!r}"):
-                check_chunk_list(dataset, layout, path, size)
-        return ChunkGuard(path, layout, source, index, remembers=not self.access.swmr)
+        guards = ColumnGuards(self.path, self._index, remembers=not self.access.swmr)
+        return H5pyColumn(self.path, layout, guards.of(layout, library, source, self._size))
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
@@ -465,45 +402,6 @@ class OpenFile:
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
         _files.measure(self.access, self)
         return index
-
-
-class OpenLibrary:
-    """libhdf5's view of a file. It is opened when first needed."""
-
-    def __init__(
-        self, access: Access, identity: Identity, held: HeldBytes | None, others: OtherFiles | None = None
-    ) -> None:
-        self._access = access
-        self._others = others
-        self._identity = identity
-        self._held = held
-        self._tree: H5Tree | None = None
-        self._datasets: dict[str, h5py.Dataset] = {}
-
-    @property
-    def tree(self) -> H5Tree:
-        if self._tree is None:
-            path, swmr = self._access.path, self._access.swmr
-            if self._held is not None:
-                self._tree = H5Tree(open_remote(path, self._held, self._access.storage), self._access, self._others)
-                return self._tree
-            file = open_h5(path, swmr)
-            self._tree = H5Tree(file, self._access)
-            found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
-            check_identity(path, self._identity, found, swmr=swmr)
-        return self._tree
-
-    def dataset(self, name: str) -> h5py.Dataset:
-        if name not in self._datasets:
-            self._datasets[name] = self.tree.dataset(name)
-        return self._datasets[name]
-
-    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
-        return self.tree.source(dataset, file_name, name)
-
-    def close(self) -> None:
-        if self._tree is not None:
-            self._tree.close()
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

@@ -158,7 +158,7 @@ class RowReader:
     @property
     def known_bytes(self) -> int:
         """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
-        return sum(each.index.nbytes for each in self._known.values() if each.index is not None)
+        return sum(index.nbytes for each in self._known.values() for index in each.indexes)
 
     @property
     def opened(self) -> OpenFile:

@@ -16,6 +16,7 @@ from ray_h5.errors import (
     ExternalDataError,
     MissingSourceError,
     NotFoundError,
+    NotHDF5Error,
     OptionError,
     StaleIndexError,
     TruncatedFileError,
@@ -330,7 +331,9 @@ def test_https(server, bucket, raw):
         assert "secret" not in repr(reader._policy)
 
 
-@pytest.mark.parametrize("root", ["s3://bkt/a/../b", "s3://key:secret@bkt/raw", "s3:///raw", "s3://bkt//raw/./x"])
+@pytest.mark.parametrize(
+    "root", ["s3://bkt/a/../b", "s3:/bkt/raw", "s3://key:secret@bkt/raw", "s3:///raw", "s3://bkt//raw/./x"]
+)
 @pytest.mark.usefixtures("raw")
 def test_roots_that_are_refused(server, bucket, root):
     link(bucket / "m.h5", "x", "raw/p0.h5")
@@ -438,6 +441,69 @@ def test_raw_files_that_are_short_or_missing(server, bucket, raw, monkeypatch):
     forget_all()
     with pytest.raises(TruncatedFileError, match=r"b\.bin"):
         reader_of(server).read(["x"])
+
+
+def test_targets_that_are_damaged(server, bucket, raw):
+    (raw / "empty.h5").write_bytes(b"")
+    (raw / "junk.h5").write_bytes(b"<html>" * 100)
+    (raw / "cut.h5").write_bytes((raw / "p0.h5").read_bytes()[:3000])
+    with h5py.File(bucket / "m.h5", "w") as file:
+        for name in ("empty", "junk", "cut"):
+            file[name] = h5py.ExternalLink(f"raw/{name}.h5", "x")
+        file["none"] = h5py.ExternalLink("raw/p0.h5", "none")
+        file["ok"] = h5py.ExternalLink("raw/p0.h5", "x")
+    reader = reader_of(server)
+    assert list(reader.columns) == ["ok"]
+    expected = {"empty": NotHDF5Error, "junk": NotHDF5Error, "cut": TruncatedFileError, "none": MissingSourceError}
+    assert {name: type(error) for name, error in reader.layout.refused.items()} == expected
+
+
+def test_groups_in_other_files(server, bucket, raw):
+    with h5py.File(raw / "p1.h5", "a") as file:
+        file["deep"].attrs["site"] = "A"
+    link(bucket / "m.h5", "there", "raw/p1.h5", "deep")
+    options = {"allow_external": ALLOWED, "storage_options": options_of(server)}
+    data = H5Dataset(URL, group="there", attrs=["site"], **options)
+    assert data.read(np.array([3]))["y"].tolist() == [103]
+    assert data[3]["site"] == "A"
+    with pytest.raises(UnsupportedColumnError, match="leads to another file"):
+        H5Dataset(URL, rows=ray_h5.Groups("th*"), **options)
+
+
+def test_a_file_system(bucket, raw):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    link(bucket / "m.h5", "x", "raw/p0.h5")
+    for path in bucket.rglob("*.h5"):
+        memory.pipe(f"/links/{path.relative_to(bucket)}", path.read_bytes())
+    options = {"columns": ["x"], "filesystem": memory, "kept_bytes": 0}
+    data = H5Dataset("memory://links/m.h5", allow_external="memory://links/raw", **options)
+    with h5py.File(raw / "p0.h5") as file:
+        np.testing.assert_array_equal(data.read(np.array(ROWS))["x"], file["x"][:][ROWS])
+    with pytest.raises(ExternalDataError, match="outside"):
+        H5Dataset("memory://links/m.h5", **options)
+    source(raw / "p0.h5", 5)
+    memory.pipe("/links/raw/p0.h5", (raw / "p0.h5").read_bytes())
+    with pytest.raises(StaleIndexError, match=r"raw/p0\.h5"):
+        data.read(np.array([1]))
+
+
+@pytest.mark.usefixtures("every")
+def test_a_second_epoch_comes_from_the_disk(server, tmp_path):
+    batches = loader(
+        URL,
+        5,
+        columns=["link", "group/y"],
+        allow_external=ALLOWED,
+        storage_options=options_of(server),
+        cache_dir=tmp_path / "nvme",
+        cache_bytes="1GB",
+        kept_bytes=0,
+    )
+    assert sum(len(batch["link"]) for batch in batches) == N
+    server.forget()
+    assert sum(len(batch["link"]) for batch in batches) == N
+    assert server.requests() == []
 
 
 # Changes ----------------------------------------------------------------------------------------

@@ -90,6 +90,12 @@ class KnownColumn:
     notes: ColumnNotes = field(default_factory=ColumnNotes)
     elsewhere: Elsewhere | None = None
 
+    @property
+    def indexes(self) -> list[PackedIndex]:
+        """All chunk indexes that it has, with those of the datasets that its values are in."""
+        there = [] if self.elsewhere is None else [each.known for each in self.elsewhere.columns if each.known]
+        return [*([] if self.index is None else [self.index]), *(each for known in there for each in known.indexes)]
+
     def chunks(self, path: str, file_bytes: int) -> ChunkIndex:
         """Return the chunk index of a chunked column."""
         assert self.index is not None
