@@ -18,6 +18,7 @@ from ray_h5.errors import PredicateError
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.predicates.comparisons import at_least, at_most, equals, one_of
 
+_MONTH = re.compile(r"\d{4}-\d\d")
 _DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
 """Text that numpy reads as a time. A year alone is more often a name."""
 
@@ -262,9 +263,29 @@ def _as_time(text: str) -> np.datetime64:
     return np.datetime64(text.removesuffix("Z"))
 
 
+def _month(name: str, text: str, kind: pa.DataType) -> PredicateError:
+    """Return the error for a month: pandas and xarray take all of it, and numpy its first moment."""
+    unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D"
+    first = np.datetime64(text, "D")
+    last = (np.datetime64(text, "M") + 1).astype(f"M8[{unit}]") - 1
+    return PredicateError(
+        f"predicate: {text!r} is a month, and column {name!r} holds times; expected a day, such as '{first}', or a "
+        f"moment of it. For all of the month, write between('{first}', '{last}')."
+    )
+
+
 def time_expression(name: str, wanted: DatedText, kind: pa.DataType) -> pc.Expression:
-    """Return the comparison of a column of some type with text: as times in a column of times."""
+    """Return the comparison of a column of some type with text: as times in a column of times.
+
+    Raises
+    ------
+    PredicateError
+        If text is a month, in a column of times.
+    """
     is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    for text in wanted.texts if is_time else ():
+        if text is not None and _MONTH.fullmatch(text):
+            raise _month(name, text, kind)
     values = [text if text is None or not is_time else _plain(_as_time(text)) for text in wanted.texts]
     if wanted.how == "between":
         return _expression(name, Between(*values))
