@@ -27,7 +27,9 @@ _SMALL_ROWS = 20_000
 _SMALL_VALUES = 1_024
 _RUNS = 1_000
 _RUN_ROWS = 32
-_PAGE_BYTES = 1 << 20
+_PAGE_BYTES = 4 << 20
+"""Holds the metadata of a file: each page is a request of its own."""
+
 _AT_ONCE = 256
 
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
@@ -69,7 +71,7 @@ class RemoteFiles:
 def make_remote_files(folder: str | None, size: float) -> RemoteFiles:
     """Return the files; make them unless an earlier call has made them."""
     rows, small, runs = (max(8, round(full * size)) for full in (_ROWS, _SMALL_ROWS, _RUNS))
-    root = cached_folder(folder, f"remote-v1-size{size:g}", partial(_write, rows=rows, small=small, runs=runs))
+    root = cached_folder(folder, f"remote-v2-size{size:g}", partial(_write, rows=rows, small=small, runs=runs))
     return RemoteFiles(root, rows, runs)
 
 

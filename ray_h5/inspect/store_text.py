@@ -11,6 +11,8 @@ _FEW_REQUESTS = 8
 _FEW_ROUNDS = 3
 """A file that opens with more has its metadata in many places."""
 
+_PAGES = [1 << 20, 2 << 20, 4 << 20, 8 << 20]
+
 
 def lines_of(report: StoreReport) -> Iterator[str]:
     """Yield the report as text."""
@@ -25,10 +27,16 @@ def lines_of(report: StoreReport) -> Iterator[str]:
             "times the bytes of the rows"
         )
     if cost.requests > _FEW_REQUESTS or cost.rounds > _FEW_ROUNDS:
+        page = _page_bytes(cost.nbytes)
         yield (
-            "its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G 1048576 in.h5 out.h5`, or "
-            'write with h5py.File(path, "w", fs_strategy="page", fs_page_size=1 << 20)'
+            f"its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G {page} in.h5 out.h5`, or "
+            f'write with h5py.File(path, "w", fs_strategy="page", fs_page_size={page})'
         )
+
+
+def _page_bytes(nbytes: int) -> int:
+    """Return the size of a page that holds the metadata of a file: each page is fetched by a request of its own."""
+    return next((each for each in _PAGES if each >= nbytes), _PAGES[-1])
 
 
 def _many(count: int, what: str) -> str:

@@ -104,8 +104,10 @@ class FileOptions:
         if dtypes is not None and not isinstance(dtypes, Mapping):
             raise OptionError(f"dtypes={dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         remote = filesystem if is_remote_filesystem(filesystem) else None
+        tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
+        named = [*given, *(path for table in tables for path in list_paths(table.path))]
         storage = storage_for(
-            storage_options, [text for path in given if isinstance(text := os.fspath(path), str)], remote
+            storage_options, [text for path in named if isinstance(text := os.fspath(path), str)], remote
         )
         if isinstance(storage, FileSystemStorage):
             given, filesystem = [storage.url(os.fspath(path)) for path in given], None
@@ -115,7 +117,6 @@ class FileOptions:
         )
         folder = None if index_dir is None else check_index_dir(index_dir)
         files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
-        tables, attributes = as_sidecars(sidecar), as_attrs(attrs)
         cast = Cast(dict(dtypes or {}), as_casting(casting))
         return cls(files.paths, scope, folder, cast, is_local_only(given), tables, attributes, files.states)
 

@@ -119,10 +119,9 @@ class SparseBatch:
 
     def check_bounds(self) -> None:
         """Raise unless all positions are inside a row: numpy and torch would write elsewhere without an error."""
-        # Without a sign, a negative number is larger than all others.
-        if len(self.indices) and int(self.indices.view(f"u{self.indices.itemsize}").max()) >= self.width:
-            wrong = self.indices[(self.indices < 0) | (self.indices >= self.width)][0]
-            raise RowIndexError(f"sparse rows: expected positions from 0 to {self.width - 1}, found {wrong}")
+        at = first_outside(self.indices, self.width)
+        if at is not None:
+            raise RowIndexError(f"sparse rows: expected positions from 0 to {self.width - 1}, found {self.indices[at]}")
 
     @property
     def is_canonical(self) -> bool:
@@ -171,9 +170,31 @@ class SparseBatch:
         return out
 
 
+def first_outside(indices: np.ndarray, width: int) -> int | None:
+    """Return the place of the first position that is outside a row; None if there is none."""
+    # Without a sign, a negative number is larger than all others: one look at them finds both.
+    if not len(indices) or int(indices.view(f"u{indices.itemsize}").max()) < width:
+        return None
+    return int(np.flatnonzero((indices < 0) | (indices >= width))[0])
+
+
 def index_dtype(width: int) -> np.dtype:
     """Return the dtype of positions in rows of a length."""
     return np.dtype(np.int32 if width <= np.iinfo(np.int32).max else np.int64)
+
+
+def cast_sparse(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> None:
+    """Cast rows in place, where it is known which rows they are.
+
+    Raises
+    ------
+    CastError
+        If a value is lost, unless the casting of the column is "unsafe".
+    """
+    if not len(rows) or rows[0].data.dtype == spec.element:
+        return
+    cast = SparseBatch.of(rows, spec, where)
+    rows[:] = rows_of(Entries(cast.indices, cast.data), cast.indptr)
 
 
 def _cast(data: np.ndarray, indptr: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None) -> np.ndarray:

@@ -152,7 +152,9 @@ def read_h5(
     override_num_blocks : int, optional
         The number of blocks, instead of `block_rows`.
     num_cpus, memory : float, optional
-        The CPUs, and heap memory in bytes, that a read task reserves. A task decodes in one thread for each CPU.
+        The CPUs, and heap memory in bytes, that a read task reserves. A task decodes in one thread for each CPU. Unless
+        `memory` is given, a task that reads from a store reserves what it takes: a worker, its block, and up to 256 MiB
+        of requests. With 0 it reserves none.
     ray_remote_args : dict, optional
         Further arguments of ``ray.remote`` for the read tasks. Where they differ from those of ``map_batches``, Ray
         runs the two in separate tasks.
@@ -212,6 +214,8 @@ def read_h5(
         file_extensions=file_extensions,
         ignore_missing_paths=ignore_missing_paths,
     )
+    if memory is None:
+        resources["memory"] = datasource.remote_task_bytes
     ds = _dataset(datasource, **resources)
     # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order

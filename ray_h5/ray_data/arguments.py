@@ -75,7 +75,8 @@ def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remo
     return {
         "concurrency": None if concurrency is None else as_integer("concurrency", concurrency, 1),
         "num_cpus": _as_amount("num_cpus", num_cpus),
-        "memory": _as_amount("memory", memory),
+        # Ray runs a step that reserves 0 bytes apart from one that reserves none.
+        "memory": _as_amount("memory", memory) or None,
         "ray_remote_args": ray_remote_args,
     }
 

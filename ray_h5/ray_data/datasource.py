@@ -41,6 +41,7 @@ from ray_h5.ray_data.internals.noise import turn_down_here
 from ray_h5.ray_data.plan_cache import PlanCache
 from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.tasks import in_tasks, read_tasks
+from ray_h5.storage.fetching import IN_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -172,6 +173,17 @@ class H5Datasource(Datasource):
     def supports_distributed_reads(self) -> bool:
         return not self._local_only
 
+    @property
+    def remote_task_bytes(self) -> int | None:
+        """The memory that a task takes which reads from a store; None if no file is in one."""
+        remote = self._index.files.remote_bytes()
+        if not remote:
+            return None
+        row_bytes, num_rows = sum(each.row_bytes for each in self._columns.values()), self._index.num_rows
+        block = row_bytes * min(num_rows, choose_block_rows(row_bytes, num_rows, *self._block_size))
+        # A block is there twice: as arrays, and for the object store.
+        return _WORKER_BYTES + min(IN_FLIGHT_BYTES, remote) + 2 * block
+
     def apply_projection(self, projection_map: dict[str, str] | None) -> H5Datasource:
         """Return a datasource that reads only these columns."""
         clone: H5Datasource = super().apply_projection(projection_map)
@@ -284,6 +296,9 @@ class H5Datasource(Datasource):
             columns[name] = place_column(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
         return evaluate(predicate, columns, self._index.num_rows)
 
+
+_WORKER_BYTES = 256 << 20
+"""What a worker has loaded before it reads (130 MB of its own, measured), and room for what is decoded at a time."""
 
 _ADDED_BY = {PATH_SPEC.name: "include_paths", ROW_ID_SPEC.name: "include_row_ids"}
 """Options of `read_h5` that add columns which a predicate can name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -16,6 +17,7 @@ SCHEMES = {
 """The kind of store for each scheme of a URL."""
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_ONE_SLASH = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _ANONYMOUS = "anonymous@"
 _MAGIC = re.compile(r"[*?[]")
 
@@ -29,6 +31,15 @@ def scheme_of(path: str) -> str:
 def is_url(path: str) -> bool:
     """Return whether a path names a file in a store, not one of the local file system."""
     return "://" in path and scheme_of(path) not in {"", "file", "local"}
+
+
+def check_slashes(path: str) -> None:
+    """Raise for a URL that has lost a slash: it would be a local path, such as ``./s3:/bucket``."""
+    found = _ONE_SLASH.match(path)
+    if found and found[1].lower() in SCHEMES and not os.path.lexists(path):
+        raise OptionError(
+            f"{path!r}: a URL begins with {found[1]}://. Pass it as a text: pathlib.Path takes one of the slashes away."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
-from ray_h5.storage.addresses import is_url, without_secrets
+from ray_h5.storage.addresses import check_slashes, is_url, without_secrets
 from ray_h5.storage.byte_source import Buffer, Costs, FileIdentity, Identity, Span, Then
 from ray_h5.storage.os_errors import os_error, translated_os_errors
 
@@ -160,6 +160,26 @@ def check_regular_file(path: str) -> os.stat_result:
     if found.st_size == 0:
         raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
     return found
+
+
+def local_folder(option: str, folder: object) -> str:
+    """Return the absolute path of a folder that an option names.
+
+    Raises
+    ------
+    OptionError
+        If it is no path, an empty one, or a URL.
+    """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise OptionError(f"{option}={folder!r}: expected a folder, such as '/nvme'")
+    path = os.fsdecode(folder)
+    # An empty path is the current folder; more often it is a variable that was not set.
+    if not path:
+        raise OptionError(f"{option}='': expected a folder; '.' is the current one")
+    if "://" in path:
+        raise OptionError(f"{option}={path!r}: expected a folder of the local file system, found a URL")
+    check_slashes(path)
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def absolute_path(path: str) -> str:

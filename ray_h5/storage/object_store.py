@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,10 @@ Result = TypeVar("Result")
 
 _MAX_STORES = 64
 _PAGE = 1000
+_LIST_BODY = "list response body"
+"""What obstore says where the answer of a listing broke off."""
+
+_FIRST_WAIT_S = 0.1
 _PANIC = "PanicException"
 """What an error inside obstore's Rust is: no Exception, but a BaseException."""
 
@@ -149,9 +154,9 @@ class ObjectStorage:
         objects: Sequence[Any]
         folders: Sequence[str] = ()
         if below:
-            objects = self._asking(url, "listing it", lambda: _all(store, prefix))
+            objects = self._listing(url, lambda: _all(store, prefix))
         else:
-            listed = self._asking(url, "listing it", lambda: store.list_with_delimiter(prefix or None))
+            listed = self._listing(url, lambda: store.list_with_delimiter(prefix or None))
             objects, folders = listed["objects"], listed["common_prefixes"]
         found = []
         for each in objects:
@@ -195,6 +200,23 @@ class ObjectStorage:
         """Do a request in another thread, so that Ctrl-C ends the wait."""
         found: Any = call(lambda: self._translated(url, doing, work))
         return found
+
+    def _listing(self, url: str, work: Callable[[], Result]) -> Result:
+        """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""
+        left, wait_s = self.options.max_retries, _FIRST_WAIT_S
+
+        def repeated() -> Result:
+            nonlocal left, wait_s
+            while True:
+                try:
+                    return work()
+                except Exception as exc:
+                    if _LIST_BODY not in str(exc) or not left:
+                        raise
+                time.sleep(wait_s)
+                left, wait_s = left - 1, wait_s * 2
+
+        return self._asking(url, "listing it", repeated)
 
     def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
         error: RayH5Error
@@ -254,7 +276,7 @@ def _all(store: Any, prefix: str) -> list[Any]:
 
 
 def _check_key(url: str, key: str) -> None:
-    parts = key.strip("/").split("/")
+    parts = key.removesuffix("/").split("/")
     if key and ("" in parts or "." in parts or ".." in parts):
         raise OptionError(
             f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.addresses import Address, is_url, without_secrets
+from ray_h5.storage.addresses import Address, check_slashes, is_url, without_secrets
 from ray_h5.storage.byte_source import ByteSource, Identity
 from ray_h5.storage.local import LOCAL, absolute_path
 from ray_h5.storage.object_store import Found, ObjectStorage
@@ -57,6 +57,9 @@ def storage_for(options: object, paths: Iterable[str], filesystem: object = None
         from ray_h5.storage.file_systems import FileSystemStorage  # few need it
 
         return FileSystemStorage.of(filesystem)
+    paths = list(paths)
+    for path in paths:
+        check_slashes(path)
     urls = [path for path in paths if is_url(path)]
     if not urls:
         if options:

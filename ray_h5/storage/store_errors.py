@@ -13,6 +13,7 @@ from ray_h5.errors import (
     StaleIndexError,
     TransientIOError,
 )
+from ray_h5.storage.addresses import scheme_of
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
 _RETRIES = re.compile(r"after (\d+) retries")
@@ -46,37 +47,67 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
     text : str
         Its text, without anything secret.
     """
-    kind, status = type(exc).__name__, _status(text)
-    lowered = text.lower()
+    kind, lowered = type(exc).__name__, text.lower()
+    status = _status(text)
+    if kind == "UnauthenticatedError":
+        status = status or 401
+    elif kind == "PermissionDeniedError":
+        status = status or 403
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
-    if "nosuchbucket" in lowered or "containernotfound" in lowered:
+    is_web = scheme_of(url) in {"http", "https"}
+    if isinstance(exc, FileNotFoundError) or status in {404, 410}:
+        status = 404
+    refused = _of_server(url, doing, status, lowered) if is_web else _of_bucket(url, doing, status, lowered)
+    return refused or _of_status(url, doing, status, lowered, text) or _of_connection(url, doing, lowered, kind, text)
+
+
+def _of_bucket(url: str, doing: str, status: int | None, text: str) -> RayH5Error | None:
+    """Return the error for a bucket or a key that is not given out."""
+    if "nosuchbucket" in text or "containernotfound" in text:
         return NotFoundError(
             f"{url.rstrip('/')}: there is no such bucket. Check its name, and endpoint and region in storage_options; "
             "other nodes may have others in their environment."
         )
-    if isinstance(exc, FileNotFoundError) or status in {404, 410}:
+    if status == 404:
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
-    if "redirect" in lowered and "region" in lowered:
+    if "redirect" in text and "region" in text:
         return OptionError(
             f"{url}: the bucket is in another region ({doing}). Pass it: storage_options={{'region': 'eu-west-1'}}"
         )
-    if "requesttimetooskewed" in lowered:
+    if "requesttimetooskewed" in text:
         return NotReadableError(
             f"{url}: the store refuses {doing}: the clock of this machine is wrong (RequestTimeTooSkewed). Set it, for "
             "example by NTP."
         )
-    if kind in {"PermissionDeniedError", "UnauthenticatedError"} or status in {401, 403}:
+    if status in {401, 403}:
         return NotReadableError(
-            f"{url}: the store refuses {doing} (status {status or (401 if kind == 'UnauthenticatedError' else 403)}). "
-            "Check the name of the bucket and the region, and that the credentials may read and list it; other nodes "
-            "may have other credentials in their environment. Write storage_options={'skip_signature': True} for "
-            "public data. A presigned URL may have expired."
+            f"{url}: the store refuses {doing} (status {status}). Check the name of the bucket and the region, and "
+            "that the credentials may read and list it; other nodes may have other credentials in their environment. "
+            "Write storage_options={'skip_signature': True} for public data."
         )
-    return _of_status(url, doing, status, lowered) or _of_connection(url, doing, lowered, kind, text)
+    return None
 
 
-def _of_status(url: str, doing: str, status: int | None, text: str) -> RayH5Error | None:
+def _of_server(url: str, doing: str, status: int | None, text: str) -> RayH5Error | None:
+    """Return the error for a file of ``https://`` that is not given out."""
+    if status == 404:
+        return NotFoundError(f"{url}: no such file ({doing})")
+    if "redirect" in text:
+        return ReadFailedError(
+            f"{url}: the server says that the file is elsewhere ({doing}), but not where. Pass the URL that a browser "
+            "ends at, or s3://, gs:// or az:// for a file in a bucket."
+        )
+    if status in {401, 403}:
+        return NotReadableError(
+            f"{url}: the server refuses {doing} (status {status}). A presigned URL may have expired: make another one. "
+            "If the server wants a token, pass storage_options={'default_headers': {'Authorization': 'Bearer ...'}}. "
+            "For a file in a bucket that is not public, pass s3://, gs:// or az://, and credentials."
+        )
+    return None
+
+
+def _of_status(url: str, doing: str, status: int | None, text: str, whole: str) -> RayH5Error | None:
     tries = int(found[1]) + 1 if (found := _RETRIES.search(text)) else None
     after = f" after {tries} tries" if tries else ""
     if status in {429, 503} or "slowdown" in text or "slow down" in text:
@@ -98,7 +129,7 @@ def _of_status(url: str, doing: str, status: int | None, text: str) -> RayH5Erro
             f"{url}: the server does not say how long the file is. Copy the files to a store or server that does."
         )
     if status is not None:
-        return ReadFailedError(f"{url}: {doing} failed (status {status}): {_short(text)}")
+        return ReadFailedError(f"{url}: {doing} failed (status {status}): {_short(whole)}")
     return None
 
 
@@ -118,10 +149,12 @@ def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> Ra
             f"{url}: no secure connection (TLS): {_short(whole)}. Check the host name, the clock of this machine, and "
             "root_certificate in storage_options."
         )
+    if "response body" in text:  # a connection that was there
+        return TransientIOError(f"{url}: {doing} broke off, also when it was repeated: {_short(whole)}")
     if "dns" in text or "connect" in text or "refused" in text or "error sending request" in text:
         return TransientIOError(
-            f"{url}: the store cannot be reached: {doing} failed: {_short(whole)}. Check endpoint and region in "
-            "storage_options, and the network of this node."
+            f"{url}: the store cannot be reached: {doing} failed: {_short(whole)}. Check the URL, endpoint "
+            "and region in storage_options, and the network of this node."
         )
     if "body" in text or "timed out" in text or "timeout" in text:
         return TransientIOError(f"{url}: {doing} broke off, also when it was repeated: {_short(whole)}")

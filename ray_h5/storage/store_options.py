@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from ray_h5.errors import OptionError, UnknownOptionError
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
 from ray_h5.storage.disk_cache import CacheOptions
+from ray_h5.storage.local import local_folder
 
 _CLIENT = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers",
@@ -24,7 +27,7 @@ _RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff
 _OWN = frozenset({"allow_unversioned", "cache_bytes", "cache_dir"})
 _STORE = {
     "s3": frozenset({
-        "access_key_id", "bucket", "checksum_algorithm", "container_authorization_token_file",
+        "access_key_id", "checksum_algorithm", "container_authorization_token_file",
         "container_credentials_full_uri", "container_credentials_relative_uri", "credential_provider",
         "default_region", "endpoint", "endpoint_url", "imdsv1_fallback", "metadata_endpoint", "region",
         "request_payer", "role_arn", "role_session_name", "s3_express", "secret_access_key", "session_token",
@@ -32,12 +35,12 @@ _STORE = {
         "web_identity_token_file",
     }),
     "gs": frozenset({
-        "application_credentials", "base_url", "bearer_token", "bucket", "credential_provider", "service_account",
+        "application_credentials", "base_url", "bearer_token", "credential_provider", "service_account",
         "service_account_key", "skip_signature",
     }),
     "az": frozenset({
         "access_key", "account_key", "account_name", "authority_host", "authority_id", "bearer_token", "client_id",
-        "client_secret", "container_name", "credential_provider", "endpoint", "federated_token_file",
+        "client_secret", "credential_provider", "endpoint", "federated_token_file",
         "msi_endpoint", "msi_resource_id", "object_id", "sas_key", "sas_token", "skip_signature", "tenant_id",
         "token", "use_azure_cli", "use_emulator", "use_fabric_endpoint",
     }),
@@ -52,14 +55,23 @@ _ELSEWHERE = {
     "use_ssl": "allow_http=True, and an endpoint of http://", "client_kwargs": "endpoint, region",
     "config_kwargs": "timeout, read_timeout", "profile": "access_key_id and secret_access_key",
     "anonymous": "skip_signature=True", "verify": "allow_invalid_certificates", "retries": "max_retries",
-    "connection_string": "account_name and account_key",
+    "connection_string": "account_name and account_key", "bucket": "the bucket in the URL",
+    "bucket_name": "the bucket in the URL",
+    "container_name": "the container in the URL", "container": "the container in the URL",
 }  # fmt: skip
 """Names of s3fs, boto3, pyarrow and others, and ours for the same."""
 
 _TIMES = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"})
 _SPANS = frozenset({"retry_timeout", "init_backoff", "max_backoff"})
+_BOOLS = frozenset({
+    "allow_http", "allow_invalid_certificates", "allow_unversioned", "imdsv1_fallback", "randomize_addresses",
+    "request_payer", "s3_express", "skip_signature", "unsigned_payload", "use_azure_cli", "use_emulator",
+    "use_fabric_endpoint", "virtual_hosted_style_request",
+})  # fmt: skip
+_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _NUMBERS = _TIMES | _SPANS | {"max_retries"}
 _LONGEST_S = 1e9
+_MAX_RETRIES = 4
 _DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}
 """obstore has no limit for a body that stalls. A request that is ended is resumed at the byte where it was."""
 
@@ -131,6 +143,11 @@ class StoreOptions:
         return bool(self.values.get("allow_unversioned", False))
 
     @property
+    def max_retries(self) -> int:
+        """How often a request is repeated."""
+        return int(self.values.get("max_retries", _MAX_RETRIES))
+
+    @property
     def cache(self) -> CacheOptions | None:
         """The cache on a disk of the node, if there is one."""
         values = self.values
@@ -157,7 +174,7 @@ class StoreOptions:
         first = min(values.get("init_backoff", timedelta(seconds=0.2)), most)
         backoff = {"init_backoff": first, "max_backoff": most, "base": 2}
         retry = {
-            "max_retries": values.get("max_retries", 4),
+            "max_retries": self.max_retries,
             "backoff": backoff,
             "retry_timeout": values.get("retry_timeout", timedelta(seconds=120)),
         }
@@ -211,31 +228,50 @@ def _checked_time(name: str, value: Any) -> Any:
 
 def _checked(name: str, value: Any) -> Any:
     """Return the value of an option as obstore takes it. A message does not show it."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if name in _NUMBERS and isinstance(value, str) and _NUMBER.fullmatch(value):  # from the command line
         value = float(value) if "." in value else int(value)
     if name in _TIMES | _SPANS:
         return _checked_time(name, value)
+    if name in _BOOLS:
+        return _checked_bool(name, value)
+    if name == "default_headers":
+        return _checked_headers(value)
     if name in {"endpoint", "endpoint_url"} and isinstance(value, str) and "://" not in value:
         raise OptionError(f"storage_options: {name}: expected a URL that begins with https:// or http://")
-    if name == "max_retries" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in {"max_retries", *_SPANS}:
+    if name == "max_retries":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)  # obstore takes texts alone
-    if isinstance(value, Mapping):
-        return tuple(sorted(value.items()))
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if name != "credential_provider" and not isinstance(value, (str, bytes, bool, int, float)):
+    if name != "credential_provider" and not isinstance(value, (str, bytes, bool)):
         raise OptionError(f"storage_options: {name}: expected a text, a number or a bool, found {type(value).__name__}")
     return value
+
+
+def _checked_bool(name: str, value: Any) -> bool:
+    found = _WORDS.get(str(value).strip().lower()) if isinstance(value, (bool, int, str)) else None
+    if found is None:
+        raise OptionError(f"storage_options: {name}={value!r}: expected True or False")
+    return found
+
+
+def _checked_headers(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for item in value.items() for each in item):
+        raise OptionError(
+            "storage_options: default_headers: expected a dict of texts, such as {'x-team': 'seismology'}"
+        )
+    return tuple(sorted(value.items()))
 
 
 def _checked_cache(name: str, value: Any) -> Any:
     if name == "cache_bytes":
         return as_bytes(name, value)
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise OptionError(f"cache_dir={value!r}: expected a folder, such as '/nvme'")
-    return os.path.abspath(os.fsdecode(value))
+    return local_folder("cache_dir", value)
 
 
 def _check_cache(found: Mapping[str, Any]) -> bool:
@@ -254,5 +290,6 @@ def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
     for variable in _FROM_ENVIRONMENT:
         name = variable.removeprefix("AWS_").lower()
         if os.environ.get(variable) and not {name, name.removesuffix("_url"), name.removeprefix("default_")} & {*given}:
-            found["endpoint" if name == "endpoint_url" else name] = os.environ[variable]
+            plain = "endpoint" if name == "endpoint_url" else name
+            found[plain] = _checked(plain, os.environ[variable])
     return found

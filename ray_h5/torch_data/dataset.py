@@ -33,7 +33,7 @@ from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
-from ray_h5.planning.sparse import SparseBatch
+from ray_h5.planning.sparse import SparseBatch, cast_sparse
 from ray_h5.planning.tables.sidecar import Sidecar
 from ray_h5.storage.storages import with_cache
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
@@ -298,7 +298,11 @@ class H5Dataset(BatchedDataset):
         wanted = check_indices(indices, len(self), type(self).__name__)
         arrays, kept = self.decoded(self.read(wanted), wanted)
         if kept is not None and not kept.any():
-            raise ImageError(f"none of the {len(wanted)} rows of this batch has an image that can be decoded")
+            raise ImageError(
+                f"none of the {len(wanted)} rows of this batch, the first of which is {self._place(wanted[0])}, has an "
+                "image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use loader(...), "
+                "which leaves such batches out."
+            )
         return self.samples(arrays)
 
     def decoded(
@@ -348,6 +352,8 @@ class H5Dataset(BatchedDataset):
         self._cache.read_into(arrays, indices)
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
+        for name, spec in self._sparse.items():
+            cast_sparse(arrays[name], spec, lambda i: self._place(indices[i]))
         return arrays
 
     def _cast_ragged(self, rows: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:

@@ -96,6 +96,7 @@ def test_nothing_secret_is_on_the_disk(server, cached):
     [
         ({"cache_dir": "/nvme"}, "the cache needs both"),
         ({"cache_bytes": 10}, "the cache needs both"),
+        ({"cache_dir": "s3://bkt/cache", "cache_bytes": 10}, "cache_dir='s3://bkt/cache'.*found a URL"),
         ({"cache_dir": 3, "cache_bytes": 10}, "cache_dir=3: expected a folder"),
         ({"cache_dir": "", "cache_bytes": 10}, "cache_dir='': expected a folder"),
         ({"cache_dir": "/nvme", "cache_bytes": "200 apples"}, "cache_bytes='200 apples': expected a number of bytes"),

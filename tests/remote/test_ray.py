@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ray_h5
+from ray_h5.ray_data.internals.logical_plans import operators
 from tests.remote.kit import ROWS, options_of, values_of, write
 
 URL = "s3://bkt/*.h5"
@@ -74,3 +75,23 @@ def test_two_nodes(server, kills):
     result = json.loads(line.partition(" ")[2])
     assert result == {"once": FILES * ROWS, "differing": 0, "killed": kills, "nodes": result["nodes"]}
     assert result["nodes"] >= 2
+
+
+@pytest.mark.usefixtures("ray_local", "bucket_of_four")
+def test_tasks_reserve_memory_for_their_requests(server, bucket, caplog):
+    def reserved(paths=URL, **given):
+        if str(paths).startswith("s3"):
+            given["storage_options"] = options_of(server)
+        ds = ray_h5.read_h5(paths, columns=["id"], **given)
+        mapped = ds.map_batches(lambda batch: batch)
+        assert mapped.count() == FILES * ROWS
+        (read,) = (each for each in operators(ds) if hasattr(each, "datasource"))
+        return read.ray_remote_args.get("memory"), "->MapBatches" in mapped.materialize().stats()
+
+    memory, is_fused = reserved()
+    assert 256 << 20 < memory < 300 << 20
+    assert not is_fused
+    assert "logical memory" not in caplog.text  # Ray warns if a task takes more
+    assert reserved(memory=0) == (None, True)
+    assert reserved(memory=1000) == (1000, False)
+    assert reserved(bucket) == (None, True)

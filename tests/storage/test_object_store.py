@@ -9,6 +9,7 @@ import threading
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 
 from ray_h5.bench.server import FaultServer
@@ -94,6 +95,9 @@ def test_addresses():
         ({"endpoint": "minio.example.org:9000"}, "begins with https://"),
         ({"max_retries": -1}, "integer of 0 or more"),
         ({3: 4}, "names of options"),
+        ({"bucket": "b"}, "the bucket in the URL"),
+        ({"default_headers": {"a": 1}}, "a dict of texts"),
+        ({"skip_signature": "perhaps"}, "expected True or False"),
         ("region=x", "expected a dict"),
     ],
 )
@@ -101,6 +105,20 @@ def test_options_that_are_refused(given, says):
     with pytest.raises(OptionError, match=says) as caught:
         StoreOptions.of(given, ["s3://b/k"])
     assert CANARY not in str(caught.value)
+
+
+def test_values_of_options_as_texts_and_as_numbers_of_numpy():
+    given = {
+        "allow_unversioned": "false",
+        "skip_signature": "yes",
+        "max_retries": np.int64(3),
+        "timeout": np.float32(2),
+    }
+    found = StoreOptions.of(given, ["s3://b/k"])
+    assert not found.allow_unversioned
+    assert found.values["skip_signature"] is True
+    assert found.max_retries == 3
+    assert found.values["timeout"] == "2000ms"
 
 
 def test_the_first_wait_is_at_most_the_longest():
@@ -251,6 +269,35 @@ def test_lists(server):
     found = next(each for each in files if each.key == "a.h5")
     assert found.identity == store.check("s3://bkt/a.h5")
     assert isinstance(found.identity, ObjectIdentity)
+
+
+@pytest.mark.parametrize("below", [True, False])
+@pytest.mark.parametrize("kind", ["cut", "reset", "stall", "stall_body"])
+def test_a_listing_that_breaks_off_is_repeated(server, kind, below):
+    server.fail(kind, method="LIST", times=2)
+    files, _ = storage(server).list("s3://bkt/", below=below)
+    assert "s3://bkt/a.h5" in [each.url for each in files]
+    server.fail(kind, method="LIST")
+    with pytest.raises(TransientIOError, match=r"s3://bkt/: .*listing it"):
+        storage(server).list("s3://bkt/", below=below)
+
+
+@pytest.mark.parametrize("url", ["s3://bkt//a.h5", "s3://bkt/in//b.h5", "s3://bkt/a.h5//", "s3://bkt/in/../a.h5"])
+def test_keys_that_obstore_would_change_are_refused(server, url):
+    with pytest.raises(OptionError, match="empty part"):
+        storage(server).identity(url)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "says"),
+    [(301, ReadFailedError, "elsewhere"), (401, NotReadableError, "Authorization"), (403, NotReadableError, "expired")],
+)
+def test_errors_of_servers_name_no_bucket(server, status, error, says):
+    url = f"{server.url}/bkt/a.h5"
+    server.fail("status", status=status)
+    with pytest.raises(error, match=says) as caught:
+        ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [url])).identity(url)
+    assert "region" not in str(caught.value)
 
 
 _FORK = """

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5 import Shuffle, csr, ragged
-from ray_h5.errors import CorruptFileError, SchemaMismatchError
+from ray_h5.errors import CastError, CorruptFileError, SchemaMismatchError
 from ray_h5.planning.epoch.cost import shuffle_effect
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader, mix, where
@@ -203,3 +203,13 @@ def test_a_damaged_row_is_named_by_a_loader(path):
         file["X/indices"][100] = WIDTH
     with pytest.raises(CorruptFileError, match=rf"'X/indices' has {WIDTH}; expected positions from 0 to {WIDTH - 1}"):
         list(loader(path, 64, columns=["X"]))
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_values_that_a_cast_would_lose_are_named(path, is_dense):
+    with h5py.File(path, "r+") as file:
+        row = int(np.searchsorted(file["X/indptr"][:], 100, side="right")) - 1
+        file["X/data"][...] = np.round(file["X/data"][...])
+        file["X/data"][100] = 300
+    with pytest.raises(CastError, match=rf"a\.h5.*row {row}\b"):
+        list(loader(path, 64, columns=[csr("X", dense=is_dense)], dtypes={"X": "int8"}))

@@ -23,7 +23,7 @@ from ray_h5.planning.index.file_facts import FileFacts, Scope
 from ray_h5.planning.index.serialize import from_body, to_body
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity
-from ray_h5.storage.local import LOCAL, PathLike, identity_now
+from ray_h5.storage.local import LOCAL, PathLike, identity_now, local_folder
 from ray_h5.storage.storages import RemoteStorage
 
 logger = logging.getLogger(__name__)
@@ -150,12 +150,7 @@ def check_index_dir(folder: PathLike) -> str:
     OptionError
         If it is no path, an empty one, or a folder in which nothing can be written.
     """
-    if not isinstance(folder, (str, os.PathLike)):
-        raise OptionError(f"index_dir={folder!r}: expected a folder, or None for none")
-    # An empty path is the current folder; more often it is a variable that was not set.
-    if not folder:
-        raise OptionError("index_dir='': expected a folder; '.' is the current one")
-    folder = os.path.abspath(os.path.expanduser(folder))
+    folder = local_folder("index_dir", folder)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -73,6 +73,12 @@ class FileTable(ComparedByContent):
         """Return whether a file is in a store."""
         return bool(len(self.etags)) and bool(self.etags[file].is_valid)
 
+    def remote_bytes(self) -> int:
+        """Return how many bytes the files in stores have."""
+        if not len(self.etags):
+            return 0
+        return int(self.identities[self.etags.is_valid().to_numpy(zero_copy_only=False), 0].sum())
+
     def identity(self, file: int) -> Identity:
         size, mtime_ns, ctime_ns, inode = self.identities[file].tolist()
         if self.is_remote(file):

@@ -13,7 +13,7 @@ from ray_h5.hdf5.parts import Part
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.planning.rows.bounds import Bounds
 from ray_h5.planning.rows.columns import Reading
-from ray_h5.planning.sparse import Entries, index_dtype, rows_of
+from ray_h5.planning.sparse import Entries, first_outside, index_dtype, rows_of
 
 
 def runs_of(bounds: Bounds, rows: np.ndarray) -> tuple[RunRequest, np.ndarray]:
@@ -164,10 +164,9 @@ class CsrColumn:
 
     def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
         """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
-        # Without a sign, a negative number is larger than all others: one look at them finds both.
-        if not len(indices) or int(indices.view(f"u{indices.itemsize}").max()) < self.width:
+        at = first_outside(indices, self.width)
+        if at is None:
             return
-        at = int(np.flatnonzero((indices < 0) | (indices >= self.width))[0])
         row = int(rows[int(np.searchsorted(indptr, at, side="right")) - 1])
         raise CorruptFileError(
             f"{self.path}: column {self.name!r}, row {row}: {self.indices.name!r} has {indices[at]}; expected "

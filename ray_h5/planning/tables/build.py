@@ -53,7 +53,7 @@ def index_with_tables(
     TableError, SchemaMismatchError, OptionError
         If a table cannot be read or joined.
     """
-    opened = [(each, open_table(each)) for each in sidecars]
+    opened = [(each, open_table(each, lookup.scope.storage)) for each in sidecars]
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
     described = [(each, table, *_columns_of(each, table, wanted)) for each, table in opened]
     sliced = {number: some for number, each in enumerate(opened) if (some := slices_of(*each)) is not None}

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from ray_h5.errors import OptionError, StaleIndexError, TableError, UnknownColumnError
-from ray_h5.hdf5.metadata.dtypes import as_dtype
+from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
 from ray_h5.planning.arrow import large_type
-from ray_h5.planning.paths import expand_paths, list_paths
-from ray_h5.planning.tables.csv_integers import with_exact_integers
+from ray_h5.planning.tables.csv_files import read_csv
 from ray_h5.planning.tables.sidecar import Sidecar
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import identity_now
+from ray_h5.planning.tables.table_bytes import TableFile, check_names, find_tables
+from ray_h5.storage.storages import Storage
 
-_EXTENSIONS = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
-_WRONG_TYPE = re.compile(r"In CSV column #(\d+): .*conversion error", re.DOTALL)
-_BLOCK_BYTES = 16 << 20
-_SHOWN_CHARACTERS = 80
+_PARQUET = b"PAR1"
 
 
 class Table(Protocol):
@@ -66,8 +55,7 @@ class ParquetTable:
     """A table in Parquet files, of which no column is read before it is asked for."""
 
     name: str
-    paths: tuple[str, ...]
-    identities: tuple[FileIdentity | None, ...]
+    files: tuple[TableFile, ...]
     schema: pa.Schema
     _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False)
 
@@ -78,10 +66,9 @@ class ParquetTable:
     def column(self, name: str) -> pa.ChunkedArray:
         if name not in self._read:
             wanted = self.schema.field(name).type
-            parts = [_as_type(_read_parquet(path, name), name, wanted, path) for path in self.paths]
-            for path, identity in zip(self.paths, self.identities, strict=True):
-                if identity_now(path) != identity:
-                    raise StaleIndexError(f"{path}: the table changed since its keys were read; make the dataset again")
+            parts = [_as_type(_read_parquet(file, name), name, wanted, file) for file in self.files]
+            for file in self.files:
+                file.check_unchanged()
             self._read[name] = one_chunk(pa.chunked_array([chunk for part in parts for chunk in part.chunks], wanted))
         return self._read[name]
 
@@ -117,8 +104,10 @@ def one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([column.combine_chunks()], kind) if column.num_chunks != 1 else column
 
 
-def open_table(sidecar: Sidecar) -> Table:
+def open_table(sidecar: Sidecar, storage: Storage) -> Table:
     """Return a table: of Parquet the schema, of CSV everything. Key columns of CSV are read as text.
+
+    `storage` is that of tables with a URL.
 
     Raises
     ------
@@ -129,16 +118,17 @@ def open_table(sidecar: Sidecar) -> Table:
     UnknownColumnError
         If it lacks a key column.
     """
-    paths = expand_paths(list_paths(sidecar.path), _EXTENSIONS, ignore_missing_paths=False)
-    name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    are_parquet = [_is_parquet(path) for path in paths]
+    files = find_tables(sidecar.path, storage)
+    name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    are_parquet = [file.beginning(len(_PARQUET)) == _PARQUET for file in files]
     if all(are_parquet):
-        table: Table = _open_parquet(name, paths)
+        table: Table = _open_parquet(name, files)
     else:
         parts = [
-            _whole_parquet(p) if is_one else _read_csv(p, sidecar) for p, is_one in zip(paths, are_parquet, strict=True)
+            _whole_parquet(file) if is_one else read_csv(file, sidecar)
+            for file, is_one in zip(files, are_parquet, strict=True)
         ]
-        table = MemoryTable(name, _joined(name, paths, parts))
+        table = MemoryTable(name, _joined(name, files, parts))
     _check_keys(table, sidecar)
     return table
 
@@ -160,56 +150,50 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
             raise UnknownColumnError(f"{table.name}: no column {wanted!r}.{hint}")
 
 
-def _is_parquet(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"PAR1"
+def _open_parquet(name: str, files: Sequence[TableFile]) -> ParquetTable:
+    schemas = [_parquet_schema(file) for file in files]
+    for file, schema in zip(files, schemas, strict=True):
+        check_names(file, schema.names)
+    return ParquetTable(name, tuple(files), _common_schema(name, files, schemas))
 
 
-def _open_parquet(name: str, paths: Sequence[str]) -> ParquetTable:
-    identities = tuple(map(identity_now, paths))
-    schemas = [_parquet_schema(path) for path in paths]
-    for path, schema in zip(paths, schemas, strict=True):
-        _check_names(path, schema.names)
-    return ParquetTable(name, tuple(paths), identities, _common_schema(name, paths, schemas))
-
-
-def _parquet_schema(path: str) -> pa.Schema:
+def _parquet_schema(file: TableFile) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        return pq.read_schema(file.for_parquet())
     except (pa.ArrowException, OSError) as exc:
-        raise TableError(f"{path}: cannot be read as Parquet: {exc}") from exc
+        raise TableError(f"{file}: cannot be read as Parquet: {exc}") from exc
 
 
-def _read_parquet(path: str, name: str) -> pa.ChunkedArray:
+def _read_parquet(file: TableFile, name: str) -> pa.ChunkedArray:
     try:
         # By its place: a dot in a name would be taken for a nested field.
-        return pq.ParquetFile(path).read(columns=[name]).column(name)
+        return pq.ParquetFile(file.for_parquet()).read(columns=[name]).column(name)
     except (pa.ArrowException, OSError, KeyError) as exc:
-        raise TableError(f"{path}: column {name!r} cannot be read: {exc}") from exc
+        raise TableError(f"{file}: column {name!r} cannot be read: {exc}") from exc
 
 
-def _whole_parquet(path: str) -> pa.Table:
+def _whole_parquet(file: TableFile) -> pa.Table:
     try:
-        return pq.read_table(path)
+        return pq.read_table(file.for_parquet())
     except (pa.ArrowException, OSError) as exc:
-        raise TableError(f"{path}: cannot be read as Parquet: {exc}") from exc
+        raise TableError(f"{file}: cannot be read as Parquet: {exc}") from exc
 
 
-def _common_schema(name: str, paths: Sequence[str], schemas: Sequence[pa.Schema]) -> pa.Schema:
-    for path, schema in zip(paths, schemas, strict=True):
+def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.Schema]) -> pa.Schema:
+    for file, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(schemas[0].names):
             differ = sorted(set(schema.names) ^ set(schemas[0].names))
-            raise TableError(f"{path}: expected the columns of {paths[0]}; only one of them has {few(differ)}")
+            raise TableError(f"{file}: expected the columns of {files[0]}; only one of them has {few(differ)}")
     try:
         return pa.unify_schemas([each.remove_metadata() for each in schemas], promote_options="permissive")
     except pa.ArrowException as exc:
         raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
 
 
-def _joined(name: str, paths: Sequence[str], parts: Sequence[pa.Table]) -> pa.Table:
+def _joined(name: str, files: Sequence[TableFile], parts: Sequence[pa.Table]) -> pa.Table:
     if len(parts) == 1:
         return parts[0]
-    schema = _common_schema(name, paths, [each.schema for each in parts])
+    schema = _common_schema(name, files, [each.schema for each in parts])
     for place, each in enumerate(schema):
         kinds = {part.schema.field(each.name).type for part in parts}
         # Only integers that int64 lacks are uint64 in CSV.
@@ -219,8 +203,8 @@ def _joined(name: str, paths: Sequence[str], parts: Sequence[pa.Table]) -> pa.Ta
         each.name: pa.chunked_array(
             [
                 chunk
-                for path, part in zip(paths, parts, strict=True)
-                for chunk in _as_type(part[each.name], each.name, each.type, path).chunks
+                for file, part in zip(files, parts, strict=True)
+                for chunk in _as_type(part[each.name], each.name, each.type, file).chunks
             ],
             each.type,
         )
@@ -229,129 +213,12 @@ def _joined(name: str, paths: Sequence[str], parts: Sequence[pa.Table]) -> pa.Ta
     return pa.table(columns)
 
 
-def _as_type(column: pa.ChunkedArray, name: str, kind: pa.DataType, path: str) -> pa.ChunkedArray:
+def _as_type(column: pa.ChunkedArray, name: str, kind: pa.DataType, file: TableFile) -> pa.ChunkedArray:
     """Return a column in the type that it has in all tables."""
     try:
         return column.cast(kind)
     except pa.ArrowInvalid as exc:
         raise TableError(
-            f"{path}: column {name!r} holds {column.type} here, and other tables make it {kind}, which cannot hold its "
+            f"{file}: column {name!r} holds {column.type} here, and other tables make it {kind}, which cannot hold its "
             f"values: {exc}. Write it with one type in all tables."
         ) from exc
-
-
-def _read_csv(path: str, sidecar: Sidecar) -> pa.Table:
-    types = {name: _arrow_type(name, given) for name, given in (sidecar.types or {}).items()}
-    types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
-    delimiter = sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(path).lower() else ",")
-    names: list[str] | None = None
-    while True:
-        wrong: list[Any] = []
-        try:
-            table = _parsed(path, delimiter, types, wrong)
-        except UnicodeDecodeError as exc:
-            raise _not_utf8(path, None) from exc
-        except (pa.ArrowException, OSError) as exc:
-            names = names or _header(path, delimiter)
-            match = _WRONG_TYPE.match(str(exc))
-            column = names[int(match[1])] if match and int(match[1]) < len(names) else None
-            if wrong or column is None or column in types or "UTF8" in str(exc):
-                raise _csv_error(path, delimiter, exc, wrong=bool(wrong), column=column, types=types) from exc
-            types[column] = pa.large_string()  # a later value is no number: all of them are text
-            continue
-        _check_names(path, table.column_names)
-        for each in table.schema:
-            if pa.types.is_binary(each.type):  # what Arrow makes of text in another encoding
-                raise _not_utf8(path, each.name)
-        # Arrow takes "12:30" for a time of day, which numpy and torch lack.
-        times = [each.name for each in table.schema if pa.types.is_time(each.type)]
-        if not times:
-            return with_exact_integers(table, list(types), partial(_texts, path, delimiter), path)
-        types.update(dict.fromkeys(times, pa.large_string()))
-
-
-def _parsed(
-    path: str,
-    delimiter: str,
-    types: dict[str, Any],
-    wrong: list[Any],
-    *,
-    threads: bool = True,
-    columns: Sequence[str] = (),
-) -> pa.Table:
-    def refuse(row: Any) -> str:
-        wrong.append(row)
-        return "error"
-
-    found = pacsv.read_csv(
-        path,
-        pacsv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES),
-        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-        pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
-    )
-    assert found.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
-    return found
-
-
-def _texts(path: str, delimiter: str, names: list[str]) -> pa.Table:
-    """Return columns of a table as they are written."""
-    return _parsed(path, delimiter, dict.fromkeys(names, pa.large_string()), [], columns=names)
-
-
-def _header(path: str, delimiter: str) -> list[str]:
-    """Return the names of the columns; nothing if there are none."""
-    try:
-        options = pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda _: "skip")
-        convert = pacsv.ConvertOptions(check_utf8=False)
-        with pacsv.open_csv(path, parse_options=options, convert_options=convert) as reader:
-            return list(reader.schema.names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return []
-
-
-def _csv_error(
-    path: str, delimiter: str, exc: Exception, *, wrong: bool, column: str | None, types: dict[str, Any]
-) -> TableError | OptionError:
-    text = str(exc)
-    if wrong:
-        rows: list[Any] = []
-        with contextlib.suppress(pa.ArrowException, OSError):
-            _parsed(path, delimiter, types, rows, threads=False)  # only one thread counts lines
-        row = rows[0]
-        shown = row.text[:_SHOWN_CHARACTERS] + ("..." if len(row.text) > _SHOWN_CHARACTERS else "")
-        return TableError(
-            f"{path}, line {row.number}: expected {row.expected_columns} fields, as the header has, found "
-            f"{row.actual_columns}: {shown!r}. Write a field that contains {delimiter!r} in double quotes."
-        )
-    if "UTF8" in text:
-        return _not_utf8(path, column)
-    if "Empty CSV" in text:
-        return TableError(f"{path}: is empty; expected a header and a line for each key")
-    if column in types:
-        return OptionError(f"{path}: column {column!r}: {text.partition('error ')[2] or text}; see types=")
-    return TableError(f"{path}: cannot be read as CSV: {text}")
-
-
-def _not_utf8(path: str, column: str | None) -> TableError:
-    what = "the header" if column is None else f"column {column!r}"
-    return TableError(f"{path}: {what} is not UTF-8. Write the table again as UTF-8.")
-
-
-def _check_names(path: str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise TableError(f"{path}: the columns {few([repr(name) for name in twice])} are there more than once")
-
-
-def _arrow_type(name: str, wanted: Any) -> pa.DataType:
-    if isinstance(wanted, pa.DataType):
-        return wanted
-    if wanted is str or wanted in ("str", "string"):
-        return pa.large_string()
-    dtype = as_dtype(wanted, f"column {name!r} in types")
-    if dtype.kind in "US":
-        return pa.large_string()
-    try:
-        return pa.from_numpy_dtype(np.dtype(dtype))
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as exc:
-        raise OptionError(f"Sidecar: types={{{name!r}: {wanted!r}}}: {exc}") from exc

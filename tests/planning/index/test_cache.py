@@ -824,3 +824,20 @@ def test_a_change_between_index_and_values_is_an_error(files, tmp_path):
     plan_files(files, predicate=where(label=1), index_dir=str(tmp_path / "index"))  # which learns of it
     with pytest.raises(StaleIndexError, match=r"f0\.h5: the file changed"):
         index.small_columns([index.columns["label"]])
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/index", "file:///index"])
+def test_a_url_is_no_folder(files, folder):
+    with pytest.raises(OptionError, match=rf"index_dir='{folder}': expected a folder of the local file system"):
+        plan_files(files, index_dir=folder)
+
+
+def test_a_url_that_has_lost_a_slash_is_named(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for lost in (Path("s3://bucket/a.h5"), "gs:/bucket/a.h5", "https:/host/a.h5"):
+        with pytest.raises(OptionError, match=r"a URL begins with \w+://"):
+            H5Dataset(lost)
+    with pytest.raises(OptionError, match="a URL begins with"):
+        H5Dataset(files, index_dir=Path("s3://bucket/index"))
+    (tmp_path / "s3:").symlink_to(Path(files[0]).parent)
+    assert len(H5Dataset(f"s3:/{Path(files[0]).name}"))

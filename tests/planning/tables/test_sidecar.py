@@ -350,7 +350,7 @@ def test_tables_with_tabs_or_semicolons(files):
 
 
 def test_a_column_whose_later_values_are_text_is_text(files, monkeypatch):
-    monkeypatch.setattr("ray_h5.planning.tables.table_files._BLOCK_BYTES", 64)
+    monkeypatch.setattr("ray_h5.planning.tables.csv_files._BLOCK_BYTES", 64)
     table = write(files, "guid,code\n" + "".join(f"{g},{'x' if i > 9 else i}\n" for i, g in enumerate(guids())))
     samples = dataset(files, ["code"], sidecar=Sidecar(table, on="guid"))
     assert [samples[i]["code"] for i in (0, 11)] == ["0", "x"]

@@ -1,0 +1,114 @@
+"""Tables beside the files, in the same store."""
+
+import gzip
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ray.data.expressions import col
+
+import ray_h5
+from ray_h5 import Sidecar
+from ray_h5.errors import NotFoundError, StaleIndexError, TableError, TransientIOError
+from ray_h5.planning.tables.table_files import open_table
+from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.store_options import StoreOptions
+from ray_h5.torch_data import H5Dataset, where
+from tests.remote.kit import ROWS, options_of
+
+URL = "s3://bkt/run_*.h5"
+LABELS = np.arange(2 * ROWS) % 7
+
+
+def write_table(bucket, name):
+    ids = np.random.default_rng(0).permutation(2 * ROWS)
+    table = pa.table({"id": ids, "label": LABELS[ids], "site": [f"s{each % 3}" for each in ids]})
+    text = "id,label,site\n" + "".join(f"{each},{LABELS[each]},s{each % 3}\n" for each in ids)
+    if name.endswith(".parquet"):
+        pq.write_table(table, bucket / name)
+    elif name.endswith(".gz"):
+        (bucket / name).write_bytes(gzip.compress(text.encode()))
+    else:
+        (bucket / name).write_text(text.replace(",", "\t") if name.endswith(".tsv") else text)
+    return f"s3://bkt/{name}"
+
+
+def opened(server, table, paths=URL, **more):
+    return H5Dataset(
+        paths, ["id", "label"], sidecar=Sidecar(table, on="id"), storage_options=options_of(server), **more
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
+def test_tables_of_all_kinds(server, bucket, name):
+    found = opened(server, write_table(bucket, name), predicate=where(site="s1"))[:]
+    assert sorted(found["id"].tolist()) == [each for each in range(2 * ROWS) if each % 3 == 1]
+    assert found["label"].tolist() == LABELS[found["id"]].tolist()
+    asked = server.requests(f"/bkt/{name}", method="GET")
+    assert asked
+    assert all(each.if_match for each in asked)
+
+
+def test_local_files_with_a_table_in_a_store(server, bucket, files):
+    assert len(opened(server, write_table(bucket, "t.csv"), paths=files)) == 2 * ROWS
+
+
+def test_files_in_a_store_with_a_local_table(server, bucket, files):  # noqa: ARG001
+    write_table(bucket, "t.csv")
+    assert len(opened(server, bucket / "t.csv")) == 2 * ROWS
+
+
+@pytest.mark.usefixtures("files")
+def test_tables_by_a_glob(server, bucket):
+    write_table(bucket, "t.csv")
+    lines = (bucket / "t.csv").read_text().splitlines(keepends=True)
+    (bucket / "part_0.csv").write_text("".join(lines[:100]))
+    (bucket / "part_1.csv").write_text(lines[0] + "".join(lines[100:]))
+    found = opened(server, "s3://bkt/part_*.csv")[:]
+    assert found["label"].tolist() == LABELS[found["id"]].tolist()
+
+
+@pytest.mark.usefixtures("files", "ray_local")
+def test_ray_reads_what_a_table_selects(server, bucket):
+    table = Sidecar(write_table(bucket, "t.parquet"), on="id")
+    ds = ray_h5.read_h5(URL, columns=["id", "label"], sidecar=table, storage_options=options_of(server))
+    found = ds.filter(expr=col("label") == 3).to_pandas()
+    assert sorted(found["id"]) == np.flatnonzero(LABELS == 3).tolist()
+
+
+@pytest.mark.usefixtures("files")
+def test_a_table_that_changes_before_its_columns_are_read(server, bucket):
+    url = write_table(bucket, "t.parquet")
+    table = open_table(Sidecar(url, on="id"), ObjectStorage(StoreOptions.of(options_of(server), [url])))
+    other = pickle.loads(pickle.dumps(table))
+    write_table(bucket, "t.parquet")
+    for each in (table, other):
+        with pytest.raises(StaleIndexError, match=r"t\.parquet"):
+            each.column("label")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_faults(server, bucket, name):
+    url = write_table(bucket, name)
+    server.fail("cut", path=f"/bkt/{name}", times=3)
+    assert len(opened(server, url)) == 2 * ROWS
+    server.fail("status", status=503, path=f"/bkt/{name}")
+    with pytest.raises(TransientIOError, match=name):
+        opened(server, url)
+
+
+@pytest.mark.usefixtures("files")
+def test_tables_that_cannot_be_read(server, bucket):
+    (bucket / "empty.csv").touch()
+    (bucket / "half.parquet").write_bytes(b"PAR1" + b"x" * 100)
+    with pytest.raises(TableError, match=r"empty\.csv: is empty"):
+        opened(server, "s3://bkt/empty.csv")
+    with pytest.raises(TableError, match=r"half\.parquet: cannot be read as Parquet"):
+        opened(server, "s3://bkt/half.parquet")
+    write_table(bucket, "t.csv")
+    with pytest.raises(NotFoundError, match=r"s3://bkt/t\.csvv \(Did you mean"):
+        opened(server, "s3://bkt/t.csvv")
