@@ -22,10 +22,12 @@ from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.messages import few
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.index.common_schema import check_enums, common_columns
-from ray_h5.planning.index.file_facts import FileFacts, Question, Scope, check_planned
+from ray_h5.planning.index.file_facts import FileFacts, Question
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.found import Found, FoundCell
+from ray_h5.planning.index.learn import check_planned
 from ray_h5.planning.index.lookup import Lookup
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
