@@ -16,8 +16,8 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.index.file_facts import FileFacts, Question
 from ray_h5.planning.index.scope import Scope
-from ray_h5.planning.predicates.criteria import RowMask, parse_virtual, read_for
 from ray_h5.planning.predicates.virtual_columns import compute
+from ray_h5.planning.predicates.wanted import RowMask, parse_virtual, read_for
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow

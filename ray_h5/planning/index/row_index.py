@@ -25,10 +25,10 @@ from ray_h5.planning.index.left_out import empty_files, list_others, warn_of_emp
 from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import SourceTable
-from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
+from ray_h5.planning.predicates.wanted import parse_virtual, read_for
 from ray_h5.planning.rows.range_columns import chunk_group_starts
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row

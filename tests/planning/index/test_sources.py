@@ -21,7 +21,8 @@ from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.select import select
 from ray_h5.planning.index.sources import Origin, SourceTable
 from ray_h5.planning.kfold import fold_predicates, fold_values
-from ray_h5.planning.predicates.criteria import any_equal, row_mask, virtual_name, where
+from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
+from ray_h5.planning.predicates.wanted import virtual_name
 from ray_h5.storage.byte_source import FileIdentity
 from tests.planning.kit import plan_files
 
