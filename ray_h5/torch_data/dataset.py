@@ -209,6 +209,8 @@ class H5Dataset(BatchedDataset):
 
     def _build_index(self) -> None:
         """Plan the reading: when the dataset is made, or again if the files changed."""
+        if hasattr(self, "_index"):
+            self._files = self._files.now()
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)

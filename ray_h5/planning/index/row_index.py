@@ -34,6 +34,7 @@ from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.tables.joined import Joined
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import check_regular_file, identity_now
 
@@ -300,7 +301,9 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     if columns is None:
         warn_of_left_out(facts)
     common = common_columns(facts, columns, lookup.scope, cast)
-    files = FileTable.of(paths, [each.identity for each in facts], [each.num_rows(columns) for each in facts])
+    files = FileTable.of(
+        paths, [each.identity for each in facts], [_num_rows(each, columns, lookup.scope) for each in facts]
+    )
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
     tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
@@ -309,6 +312,16 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     known = tuple({name: each.known[name] for name in common if name in each.known} for each in facts)
     found = FoundCell(Found().with_sources(sources))
     return RowIndex(files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else ())
+
+
+def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:
+    try:
+        return facts.num_rows(columns)
+    except SchemaMismatchError:
+        if is_url(facts.path) and (chosen := facts.chosen(columns)):  # how the file begins may say more
+            with scope.open(facts.path, facts.state) as reader:
+                reader.base.rows_of(chosen)
+        raise
 
 
 def _without_empty(

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.inspect.report import inspect_files
+from ray_h5.planning.files import FileOptions
 from ray_h5.torch_data import H5Dataset
 
 ROWS = 300
@@ -49,6 +51,8 @@ def test_a_table_of_pytables_is_read_without_its_times(tables, tmp_path, library
     assert "left out 1 of 2 columns: runs/at (is a field of HDF5's own time" in caplog.text
     found = samples.read(np.arange(ROWS))["runs"]
     assert set(found.dtype.names) == {"x", "n", "name", "flag"}
+    report = inspect_files(FileOptions.of(path))
+    assert [each.name for each in report.files[0].refused] == ["runs/at"]
     assert all(np.array_equal(found[name], expected[name]) for name in found.dtype.names)
 
 
