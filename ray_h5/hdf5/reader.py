@@ -20,12 +20,14 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.encodings import Encoding, Form
+from ray_h5.hdf5.metadata.file_formats import HEAD_BYTES
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, jobs_of, open_file
 from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import (
+    HasRows,
     Rows,
     as_names,
     as_places,
@@ -79,8 +81,8 @@ class RowReader:
     threads : int
         Threads that one `read` may use.
     allow_external : iterable of str
-        Folders that links, virtual datasets and external storage may lead into. By default they
-        may lead only to the file itself.
+        Folders that links, virtual datasets and external storage may lead into; of a file in a store, URLs of the same
+        store. By default they may lead only to the file itself.
     expect : Identity or FileState, optional
         The state that the file must have. A FileState also has the states of the other files that
         columns come from.
@@ -156,7 +158,7 @@ class RowReader:
     @property
     def known_bytes(self) -> int:
         """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
-        return sum(each.index.nbytes for each in self._known.values() if each.index is not None)
+        return sum(index.nbytes for each in self._known.values() for index in each.indexes)
 
     @property
     def opened(self) -> OpenFile:
@@ -186,7 +188,23 @@ class RowReader:
         SchemaMismatchError
             If they do not share one.
         """
-        return common_rows(self.path, self.columns)
+        return self.rows_of(self.columns)
+
+    def rows_of(self, columns: Mapping[str, HasRows]) -> int:
+        """Return the length of the first axis that some columns of the file share.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they do not share one.
+        """
+        return common_rows(self.path, columns, self._head)
+
+    def _head(self) -> bytes:
+        source = self._file().byte_source
+        head = bytearray(min(HEAD_BYTES, source.size))
+        source.read_into(0, memoryview(head))
+        return bytes(head)
 
     @property
     def form(self) -> Form:
@@ -258,7 +276,7 @@ class RowReader:
         layouts = self.find(columns)
         if not layouts:
             return {}
-        wanted = as_request(rows, common_rows(self.path, layouts), self.path)
+        wanted = as_request(rows, self.rows_of(layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
         self.run(FileRead(self, out, rows, None, _parts(out, wanted)))
         return out
@@ -362,6 +380,13 @@ class RowReader:
 
         return self._retrying(known)
 
+    def look_again(self) -> None:
+        """Open a remote file again if other files that its columns come from have changed since."""
+        opened = self._file()
+        if self._is_remote and not opened.is_current():
+            forget(opened)
+            self._opened.value = None
+
     def _look_at(self) -> None:
         """Open the file with libhdf5, to find out now whether it is HDF5."""
         with self._file().library() as library:
@@ -434,7 +459,8 @@ class RowReader:
         if opened is None:
             storage = storage_of(self.path, self._storage)
             expect = None if self._expect is None else self._expect.identity
-            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect)
+            sources = () if self._expect is None else self._expect.sources.values()
+            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect, sources)
             opened.adopt(self._known)
             if self._expect is not None:
                 check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)

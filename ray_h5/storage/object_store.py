@@ -287,6 +287,12 @@ def _check_key(url: str, key: str) -> None:
             f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
             "another name."
         )
+    if "\0" in key:
+        raise OptionError(f"{shown(url)!r}: a path cannot contain a NUL character")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{shown(url)!r}: names of files in stores are UTF-8, and this one is not") from None
 
 
 def _check_fork() -> None:

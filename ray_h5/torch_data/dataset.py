@@ -103,7 +103,8 @@ class H5Dataset(BatchedDataset):
         Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
         be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     allow_external : path-like, or sequence of them
-        Folders that links, virtual datasets and external storage may lead into.
+        Folders that links, virtual datasets and external storage may lead into; of files in a store, URLs of the same
+        store.
     index_dir : path-like, optional
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
@@ -210,6 +211,8 @@ class H5Dataset(BatchedDataset):
 
     def _build_index(self) -> None:
         """Plan the reading: when the dataset is made, or again if the files changed."""
+        if hasattr(self, "_index"):
+            self._files = self._files.now()
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)

@@ -78,6 +78,11 @@ class DirectColumn:
 
     needs_library = False
 
+    @property
+    def byte_source(self) -> ByteSource:
+        """The bytes that its jobs fetch."""
+        return self._byte_source
+
     # `library` is for H5pyColumn, which has the same method.
     def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:  # noqa: ARG002
         """Return the work that fills ``out[request.places]`` with ``request.rows``.

@@ -23,6 +23,7 @@ from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.reading import by_file
 from ray_h5.planning.rows.view import FileReader
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
@@ -241,9 +242,10 @@ class RowSource:
             if state is None:
                 state = sources.source(number)
                 self._source_states.put(number, state)
-            if not is_unchanged(*state):
+            # Each read of a remote file says which state it wants.
+            if not is_url(state[0]) and not is_unchanged(*state):
                 for file in touched:
-                    check_state(self.plan.files.path(file), self.plan.state(file))
+                    check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
 
     def _read_whole_files(self, small: RowCache, touched: list[tuple[int, int]]) -> None:
         """Read all small rows of the files of which enough were asked for."""
