@@ -35,12 +35,12 @@ def pytest_collection_modifyitems(items):
 
 
 def _leave_out_of_stores(items):
-    from tests.remote.through_store import ON_DISK
+    from tests.remote.on_disk import ON_DISK
 
     for item in items:
         plain = item.name.replace("store-", "").replace("-store", "")
-        if plain != item.name and plain in ON_DISK:
-            item.add_marker(pytest.mark.skip(reason=ON_DISK[plain]))
+        if plain != item.name and (why := ON_DISK.get(f"{item.path.relative_to(_FOLDER)}::{plain}")):
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 def _folder_of(item):
@@ -129,20 +129,22 @@ def files_in(request):
     """Where a test finds its files: on the disk, or in an object store."""
     where = getattr(request, "param", "disk")
     if where == "store":
-        from tests.remote.through_store import replace_openers
+        from tests.remote.through_store import fewer_examples, replace_openers
 
         bucket, monkeypatch = map(request.getfixturevalue, ("temporary_bucket", "monkeypatch"))
         for name, value in bucket.environment().items():
             monkeypatch.setenv(name, value)
         replace_openers(bucket, monkeypatch)
+        fewer_examples(request.function, monkeypatch)
     return where
 
 
 def pytest_generate_tests(metafunc):
-    """Run some tests a second time, with their files in an object store."""
-    from tests.remote.through_store import MODULES, ON_DISK, QUICK
+    """Run tests a second time, with their files in an object store."""
+    from tests.remote.on_disk import QUICK, why_on_disk
 
-    name = metafunc.module.__file__.removeprefix(f"{_FOLDER}/")
-    if name in MODULES and metafunc.function.__name__ not in ON_DISK:
-        marks = [] if name in QUICK else [pytest.mark.slow]
-        metafunc.parametrize("files_in", ["disk", pytest.param("store", marks=marks)], indirect=True)
+    module = metafunc.module.__file__.removeprefix(f"{_FOLDER}/")
+    if not why_on_disk(module, metafunc.definition):
+        marks = [pytest.mark.store, *([] if module in QUICK else [pytest.mark.slow])]
+        where = [pytest.param("disk", id=pytest.HIDDEN_PARAM), pytest.param("store", id="store", marks=marks)]
+        metafunc.parametrize("files_in", where, indirect=True)

@@ -20,12 +20,14 @@ from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.hdf5.metadata.access import ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.metadata.encodings import Encoding, Form
+from ray_h5.hdf5.metadata.file_formats import HEAD_BYTES
 from ray_h5.hdf5.metadata.groups import GroupPattern
 from ray_h5.hdf5.metadata.opening import is_transient, lacks_descriptors
 from ray_h5.hdf5.open_files import OpenFile, forget, forget_all, jobs_of, open_file
 from ray_h5.hdf5.parts import Part, lost_in, name_of, outputs
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.arguments import (
+    HasRows,
     Rows,
     as_names,
     as_places,
@@ -186,7 +188,23 @@ class RowReader:
         SchemaMismatchError
             If they do not share one.
         """
-        return common_rows(self.path, self.columns)
+        return self.rows_of(self.columns)
+
+    def rows_of(self, columns: Mapping[str, HasRows]) -> int:
+        """Return the length of the first axis that some columns of the file share.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they do not share one.
+        """
+        return common_rows(self.path, columns, self._head)
+
+    def _head(self) -> bytes:
+        source = self._file().byte_source
+        head = bytearray(min(HEAD_BYTES, source.size))
+        source.read_into(0, memoryview(head))
+        return bytes(head)
 
     @property
     def form(self) -> Form:
@@ -258,7 +276,7 @@ class RowReader:
         layouts = self.find(columns)
         if not layouts:
             return {}
-        wanted = as_request(rows, common_rows(self.path, layouts), self.path)
+        wanted = as_request(rows, self.rows_of(layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
         self.run(FileRead(self, out, rows, None, _parts(out, wanted)))
         return out

@@ -10,6 +10,7 @@ from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.codecs.filters import describe_filter
 from ray_h5.hdf5.layout import ColumnLayout, FileState
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.reader import RowReader
 from ray_h5.inspect.advice import advice
 from ray_h5.inspect.store_cost import OpenCost, StoreReport, counted, store_report
 from ray_h5.planning.epoch.blocks import choose_block_rows
@@ -18,8 +19,8 @@ from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 from ray_h5.planning.epoch.weights import balance
 from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity
@@ -224,8 +225,8 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         notes = reader.notes(list(layout.columns))
         columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
         refused = tuple(Unreadable.of(name, error) for name, error in layout.refused.items())
-        if is_url(path):
-            reader.base.known_columns([name for name, each in layout.columns.items() if each.direct])
+        if is_url(path) and isinstance(reader, RowReader):
+            reader.known_columns([name for name, each in layout.columns.items() if each.direct])
         return FileReport(path, scope.group, layout.identity.size, columns, refused)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.reading.casting import as_casting
 from ray_h5.log import ensure_handler
 from ray_h5.planning.index.cache import check_index_dir
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.paths import (
     DEFAULT_EXTENSIONS,
     PathLike,
@@ -119,6 +119,13 @@ class FileOptions:
         files = find_files(given, file_extensions, ignore_missing_paths, filesystem, storage)
         cast = Cast(dict(dtypes or {}), as_casting(casting))
         return cls(files.paths, scope, folder, cast, is_local_only(given), tables, attributes, files.states)
+
+    def now(self) -> FileOptions:
+        """Return these options with the states that remote files have now."""
+        remote = [path for path in self.paths if path in self.states]
+        if not remote:
+            return self
+        return replace(self, states=find_files(remote, file_extensions=None, storage=self.scope.storage).states)
 
     def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns, or of all. `spread` does the work, unless only this node has the files."""

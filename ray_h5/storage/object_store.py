@@ -68,6 +68,11 @@ class ObjectFile(RemoteFile):
         """Return the state that is read. Reads raise if the object has another one."""
         return self._expect
 
+    @property
+    def cached(self) -> CachedGetter | None:
+        """What has its bytes on a local disk, if they stay there."""
+        return self._getter if isinstance(self._getter, CachedGetter) else None
+
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
         return self._getter.get(offset, nbytes)
@@ -282,6 +287,12 @@ def _check_key(url: str, key: str) -> None:
             f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
             "another name."
         )
+    if "\0" in key:
+        raise OptionError(f"{shown(url)!r}: a path cannot contain a NUL character")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{shown(url)!r}: names of files in stores are UTF-8, and this one is not") from None
 
 
 def _check_fork() -> None:

@@ -18,6 +18,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOption
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes
+from ray_h5.planning.epoch.coming import ComingRows
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
@@ -210,6 +211,8 @@ class H5Dataset(BatchedDataset):
 
     def _build_index(self) -> None:
         """Plan the reading: when the dataset is made, or again if the files changed."""
+        if hasattr(self, "_index"):
+            self._files = self._files.now()
         columns, predicate = self._choice
         cache_size, cache_bytes, kept_bytes = self._bounds
         self._index = self._files.index(columns)
@@ -380,6 +383,10 @@ class H5Dataset(BatchedDataset):
         """Take the hint that these samples are read next; it does nothing while reads do not wait."""
         if not self._closed:
             self._source.will_read(indices)
+
+    def follow(self, order: Order) -> ComingRows | None:
+        """Let a cache on a disk know the order in which samples are read; None if there is no such cache."""
+        return None if self._closed else self._source.follow(order)
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

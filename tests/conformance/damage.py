@@ -157,8 +157,8 @@ FLETCHER32, SHUFFLE, DEFLATE, MADE_UP = 3, 2, 1, 40_000
 CUTS = {
     "to nothing": (lambda size: 0, NotHDF5Error),  # noqa: ARG005
     "to 7 bytes": (lambda size: 7, NotHDF5Error),  # noqa: ARG005
-    "to 8 bytes": (lambda size: 8, CorruptFileError),  # noqa: ARG005
-    "in the superblock": (lambda size: 40, CorruptFileError),  # noqa: ARG005
+    "to 8 bytes": (lambda size: 8, TruncatedFileError),  # noqa: ARG005
+    "in the superblock": (lambda size: 40, TruncatedFileError),  # noqa: ARG005
     "behind the superblock": (lambda size: 48, TruncatedFileError),  # noqa: ARG005
     "in a header": (lambda size: 120, TruncatedFileError),  # noqa: ARG005
     "by half": (lambda size: size // 2, TruncatedFileError),

@@ -2,11 +2,13 @@ from hypothesis import strategies as st
 
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.cache import check_index_dir
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index import cache
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.select import select
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.schema import Cast
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.storages import storage_for
 
 
 def plan_files(
@@ -23,12 +25,20 @@ def plan_files(
     threads=1,
 ):
     """Return the index of some files, and the plan to read their selected rows."""
-    folder = None if index_dir is None else check_index_dir(index_dir)
-    files = FileOptions(paths, Scope.of("/", allow_external, threads), folder, Cast(dtypes or {}, casting), False)
+    folder = None if index_dir is None else cache.check_index_dir(index_dir)
+    storage = storage_for(None, map(str, paths))
+    states = {path: storage.check(path) for path in paths if is_url(str(path))}
+    scope = Scope.of("/", allow_external, threads, storage=storage)
+    files = FileOptions(paths, scope, folder, Cast(dtypes or {}, casting), False, states=states)
     index = files.index(columns)
     specs = index.delivered
     selection = None if predicate is None else select(index, specs, as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
+
+
+def index_path(path, folder):
+    """Return the path of the index file of a file that `plan_files` indexed."""
+    return cache.index_path(path, Scope(storage=storage_for(None, [path])), folder)
 
 
 def combined(leaves, max_leaves):

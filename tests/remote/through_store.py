@@ -1,62 +1,36 @@
 """Tests of local files run a second time with the same files in an object store.
 
-The folder of temporary files is a bucket of a server: ``/tmp/x/a.h5`` is ``s3://tmp/x/a.h5``. The public names that
-open files are replaced where the tests call them, so that they get URLs.
+The folder of temporary files is in a bucket of a server: ``/tmp/x/a.h5`` is ``s3://tmp/x/a.h5``. What opens files is
+replaced while such a test runs, so that it gets URLs.
 """
 
+from __future__ import annotations
+
 import functools
+import logging
+import multiprocessing
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
+
+from hypothesis import settings
 
 from ray_h5.bench.server import FaultServer
+from ray_h5.errors import RayH5Error
+from ray_h5.planning.files import FileOptions
+from ray_h5.planning.index import row_index
+from ray_h5.planning.index.lookup import Lookup
+from ray_h5.planning.index.scope import Scope
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import LOCAL
+from ray_h5.storage.storages import storage_for
+from tests.hdf5 import h5kit
 
-QUICK = {"conformance/test_conformance.py"}
-"""Modules whose tests also run with their files in a store: these in each run, the next ones with ``-m slow``."""
-
-MODULES = QUICK | {
-    "hdf5/test_reader_equals_h5py.py",
-    "hdf5/test_segments.py",
-    "hdf5/checks/test_chunks.py",
-    "hdf5/checks/test_values.py",
-    "hdf5/codecs/test_codec.py",
-    "hdf5/codecs/test_filter_masks.py",
-    "hdf5/metadata/test_attributes.py",
-    "hdf5/metadata/test_dtypes.py",
-    "hdf5/reading/test_casting.py",
-    "hdf5/reading/test_h5py_column.py",
-    "hdf5/reading/test_large_rows.py",
-    "hdf5/reading/test_ranges.py",
-    "planning/predicates/test_criteria.py",
-    "planning/rows/test_grid_equals_h5py.py",
-    "planning/rows/test_groups_equal_h5py.py",
-    "planning/rows/test_windows_equal_h5py.py",
-    "ray_data/test_filters.py",
-    "ray_data/test_ragged.py",
-    "torch_data/reading/test_row_cache.py",
-    "torch_data/test_padding.py",
-}
-
-OTHER_FILES = "a file in a store leads to no path of a disk, and its messages name the other file alone"
-COUNTS = "it counts reads of a disk"
-ON_DISK = {
-    "test_corpus[external storage, allowed]": OTHER_FILES,
-    "test_corpus[cut in the superblock]": "the size is known before it is opened, so the file is called truncated",
-    "test_files_of_all_kinds": OTHER_FILES,
-    "test_small_claims_are_named_too": OTHER_FILES,
-    "test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
-    "test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged": OTHER_FILES,
-    "test_the_message_names_the_rows_that_are_damaged": OTHER_FILES,
-    "test_a_guard_looks_anew_while_a_writer_has_the_file": "nobody adds rows to an object",
-    "test_a_look_that_fails_for_a_while_is_no_damage": "it lets reads of a disk fail",
-    "test_a_file_that_does_not_answer_holds_up_no_other": "it lets reads of a disk wait",
-    "test_samples_of_several_lengths_name_the_column": "its workers are forked",
-    "test_rows_are_padded_after_a_transform": "its workers are forked",
-    "test_requests_and_bytes_are_those_of_the_rows": COUNTS,
-    "test_calls_of_a_whole_column": COUNTS,
-}
-"""Tests of these modules that stay on the disk, and why."""
+MAX_EXAMPLES = 12
+"""Examples of a property in a store: requests take longer than reads."""
 
 
 class Bucket:
@@ -64,7 +38,9 @@ class Bucket:
 
     def __init__(self, folder):
         self.top = Path(tempfile.gettempdir()).resolve()
-        (folder / self.top.name).symlink_to(self.top)
+        served = folder.joinpath(*self.top.parts[1:])
+        served.parent.mkdir(parents=True, exist_ok=True)
+        served.symlink_to(self.top)
         self.server = FaultServer(folder)
 
     def environment(self):
@@ -77,44 +53,144 @@ class Bucket:
         }
 
     def url(self, path):
-        """Return the URL of a path; anything else stays as it is."""
+        """Return the URL of a path below the folder; anything else stays as it is."""
         if isinstance(path, (list, tuple)):
-            return [self.url(each) for each in path]
-        if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
+            return type(path)(map(self.url, path))
+        if not isinstance(path, (str, os.PathLike)) or "://" in str(path) or not str(path):
             return path
-        relative = Path(os.path.abspath(os.fspath(path))).relative_to(self.top)
-        slash = "/" if str(path).endswith("/") else ""
-        return f"s3://{self.top.name}/{relative}{slash}"
+        whole = os.path.abspath(os.fspath(path))
+        if not Path(whole).is_relative_to(self.top):
+            return path
+        return f"s3:/{whole}{'/' if str(path).endswith('/') else ''}"
 
-    def through(self, opener):
-        """Return a function that opens by URL what it is given by path."""
+    def path(self, text):
+        """Return a text with paths instead of URLs."""
+        return text.replace(f"s3:/{self.top}", str(self.top))
+
+    def through(self, opener, place=0):
+        """Return a function that opens by URL what it is given by path, as its argument number `place`."""
 
         @functools.wraps(opener, updated=())
-        def opened(path, *arguments, **options):
-            if "allow_external" in options:
-                options["allow_external"] = self.url(options["allow_external"])
-            return opener(self.url(path), *arguments, **options)
+        def opened(*given, **options):
+            # What was planned on the disk, as a fixture of a module is, stays there.
+            expected = getattr(options.get("expect"), "identity", options.get("expect"))
+            if options.get("filesystem") is None and not isinstance(expected, FileIdentity):
+                given = (*given[:place], *map(self.url, given[place : place + 1]), *given[place + 1 :])
+                options = {name: self.url(value) if name in _PATHS else value for name, value in options.items()}
+            return opener(*given, **options)
 
         return opened
 
 
+_PATHS = {"path", "paths", "hdf5_files", "source", "allow_external"}
+
+_PACKAGES = {"ray_h5", "ray_h5.torch_data"}
+
+_FUNCTIONS = [
+    ("ray_h5.ray_data.api", "read_h5"),
+    ("ray_h5.ray_data.api", "build_index"),
+    ("ray_h5.ray_data.predicates", "kfold"),
+    ("ray_h5.torch_data.folds", "kfold"),
+    ("ray_h5.torch_data.loaders", "loader"),
+    ("ray_h5.torch_data.compat.optimized", "create_optimized_dataloader"),
+    ("tests.planning.kit", "plan_files"),
+    ("tests.planning.kit", "index_path"),
+]
+"""Functions that open files, by their modules. They are replaced where tests find them."""
+
+_CLASSES = {
+    "ray_h5.hdf5.reader": "RowReader",
+    "ray_h5.torch_data.dataset": "H5Dataset",
+    "ray_h5.torch_data.compat.combined": "CombinedHDF5Dataset",
+    "ray_h5.torch_data.compat.lazy": "H5LazyDataset",
+    "ray_h5.torch_data.compat.rank_cached": "RankMemCachedH5Dataset",
+    "ray_h5.ray_data.datasource": "H5Datasource",
+}
+"""Classes that open files. They stay, so that tests may pickle them and ask for their kind."""
+
+
 def replace_openers(bucket, monkeypatch):
     """Let the modules of the tests open files through the store."""
-    import ray_h5
-    import ray_h5.torch_data
-    from ray_h5.hdf5.reader import RowReader
-    from tests.hdf5 import h5kit
-
-    originals = {"RowReader": RowReader}
-    originals |= {name: getattr(ray_h5.torch_data, name) for name in ("H5Dataset", "loader")}
-    replaced = {name: (original, bucket.through(original)) for name, original in originals.items()}
+    for home, name in _CLASSES.items():
+        if home in sys.modules:
+            cls = getattr(sys.modules[home], name)
+            monkeypatch.setattr(cls, "__init__", bucket.through(cls.__init__, place=1))
+    functions = [(sys.modules[home], name) for home, name in _FUNCTIONS if home in sys.modules]
+    replaced = {(original := getattr(home, name)): bucket.through(original) for home, name in functions}
     # A process that was forked after a read from a store cannot read from one.
-    replaced["in_fork"] = h5kit.in_fork, _here
-    monkeypatch.setattr(ray_h5, "read_h5", bucket.through(ray_h5.read_h5))
-    for module in [each for name, each in sys.modules.items() if name.startswith("tests.")]:
-        for name, (original, other) in replaced.items():
-            if getattr(module, name, None) is original:
-                monkeypatch.setattr(module, name, other)
+    replaced[h5kit.in_fork] = _here
+    replaced[row_index.build_index] = functools.partial(_build_index, bucket)
+    _open_by_url(bucket, monkeypatch)
+    _replace(replaced, monkeypatch)
+    if "torch.utils.data" in sys.modules:
+        _not_forked(monkeypatch)
+    _say_paths(bucket, monkeypatch)
+
+
+def _replace(replaced, monkeypatch):
+    """Replace functions wherever a test may find them."""
+    places = [each for name, each in sys.modules.items() if name.startswith("tests.") or name in _PACKAGES]
+    for module in places:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType) and value in replaced:
+                monkeypatch.setattr(module, name, replaced[value])
+
+
+def _open_by_url(bucket, monkeypatch):
+    """Let what all openers call get URLs, for tests that call it themselves."""
+    options_of, scope_open = FileOptions.of, Scope.open
+
+    def opened(self, path, *given, **options):
+        url = path if any(given[:1]) else bucket.url(path)  # the state of a file on the disk may be given
+        if url != path and self.storage is LOCAL:
+            self = replace(self, storage=storage_for(None, [url]))
+        return scope_open(self, url, *given, **options)
+
+    monkeypatch.setattr(FileOptions, "of", bucket.through(options_of))
+    monkeypatch.setattr(Scope, "open", opened)
+
+
+def _build_index(bucket, paths, columns=None, lookup=None, *given, **options):
+    urls, lookup = bucket.url(paths), lookup or Lookup()
+    if urls != paths and lookup.scope.storage is LOCAL:
+        storage = storage_for(None, urls)
+        states = {url: state for url in urls if (state := storage.identity(url)) is not None}
+        lookup = replace(lookup, scope=replace(lookup.scope, storage=storage), states=states)
+    return row_index.build_index(urls, columns, lookup, *given, **options)
+
+
+def _say_paths(bucket, monkeypatch):
+    """Let messages name the paths that tests know, for URLs."""
+    make, message = RayH5Error.__init__, logging.LogRecord.getMessage
+
+    def made(self, *parts):
+        make(self, *(bucket.path(each) if isinstance(each, str) else each for each in parts))
+
+    monkeypatch.setattr(RayH5Error, "__init__", made)
+    monkeypatch.setattr(logging.LogRecord, "getMessage", lambda self: bucket.path(message(self)))
+
+
+def _not_forked(monkeypatch):
+    """Let loaders start their workers so that these can read from a store."""
+    import torch.utils.data
+
+    make = torch.utils.data.DataLoader.__init__
+    multiprocessing.set_forkserver_preload(["obstore", "ray_h5.torch_data.dataset", "torch.utils.data"])
+
+    @functools.wraps(make)
+    def made(self, *given, **options):
+        if options.get("num_workers") and options.get("multiprocessing_context") is None:
+            options["multiprocessing_context"] = "forkserver"
+        make(self, *given, **options)
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__init__", made)
+
+
+def fewer_examples(test, monkeypatch):
+    """Let a property be tried with fewer examples."""
+    name, test = "_hypothesis_internal_use_settings", getattr(test, "__func__", test)
+    if (given := getattr(test, name, None)) is not None:
+        monkeypatch.setattr(test, name, settings(given, max_examples=min(given.max_examples, MAX_EXAMPLES)))
 
 
 def _here(work, timeout_s=20):  # noqa: ARG001

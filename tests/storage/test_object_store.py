@@ -175,6 +175,10 @@ def test_what_is_not_there(server):
         storage(server).check("s3://bkt/none.h5")
     with pytest.raises(NotHDF5Error, match="0 bytes"):
         storage(server).check("s3://bkt/empty.h5")
+    with pytest.raises(OptionError, match="NUL"):
+        storage(server).identity("s3://bkt/a\0.h5")
+    with pytest.raises(OptionError, match=r"\\udcff.*UTF-8"):
+        storage(server).identity("s3://bkt/a\udcff.h5")
     with pytest.raises(OptionError, match="between slashes"):
         storage(server).identity("s3://bkt/a//b.h5")
 

@@ -52,7 +52,8 @@ class ColumnNotes:
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     """Return what the file says about the values of `dataset`."""
     packing = {name: text for name in _PACKING if (text := _number(dataset, name))}
-    members = (h5py.check_enum_dtype(dataset.dtype) or {}).items()
+    kind = dataset.id.get_type()  # h5py has no dtype for some
+    members = (h5py.check_enum_dtype(kind.dtype) or {} if isinstance(kind, h5py.h5t.TypeEnumID) else {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
     return ColumnNotes(packing, enum, _is_bare_dimension(dataset))
 

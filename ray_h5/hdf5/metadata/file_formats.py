@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 HEAD_BYTES = 2048
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
     (rb"CDF[\x01\x02\x05]", "a netCDF-3 file: convert it with `nccopy -k nc4 old.nc new.nc`, or xarray's to_netcdf()"),
@@ -28,35 +31,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
 """A file name: the text before its last number, the number, the rest. Numbers in the extension do not count."""
 
 
-def seems_to_be(path: str, head: bytes | None = None) -> str:
-    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known.
-
-    `head` is the beginning of a file that cannot be opened by its path.
-    """
-    head = _head(path) if head is None else head
-    found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
-    return f". It seems to be {found}." if found else ""
-
-
-def family_of(path: str) -> str | None:
-    """Return the name pattern of the family of files that `path` is a part of (libhdf5's family driver), or None."""
-    folder, name = os.path.split(path)
-    if not (numbered := _NUMBERED.fullmatch(name)):
-        return None
-    before, digits, after = numbered.groups()
-    for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
-        # Only the first file of a family has a signature, and it names the driver.
-        if _FAMILY in _head(os.path.join(folder, before + zero + after)):
-            return os.path.join(folder, before + form + after)
-    return None
-
-
-def is_of_matlab(path: str) -> bool:
-    """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name."""
-    return _head(path).startswith(_MATLAB)
-
-
-def _head(path: str) -> bytes:
+def head_of(path: str) -> bytes:
     """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block for ever
@@ -68,3 +43,59 @@ def _head(path: str) -> bytes:
         return b""
     finally:
         os.close(descriptor)
+
+
+def seems_to_be(path: str, head: bytes | None = None) -> str:
+    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known.
+
+    `head` is the beginning of a file that cannot be opened by its path.
+    """
+    head = head_of(path) if head is None else head
+    found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
+    return f". It seems to be {found}." if found else ""
+
+
+def family_of(path: str, head_of: Callable[[str], bytes] = head_of) -> str | None:
+    """Return the name pattern of the family of files that `path` is a part of (libhdf5's family driver), or None.
+
+    `head_of` returns the beginning of a file; nothing if it cannot be read.
+    """
+    folder, name = os.path.split(path)
+    if not (numbered := _NUMBERED.fullmatch(name)):
+        return None
+    before, digits, after = numbered.groups()
+    for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
+        # Only the first file of a family has a signature, and it names the driver.
+        if _FAMILY in head_of(os.path.join(folder, before + zero + after)):
+            return os.path.join(folder, before + form + after)
+    return None
+
+
+def is_of_matlab(path: str, head: bytes | None = None) -> bool:
+    """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name.
+
+    `head` is the beginning of a file that cannot be opened by its path.
+    """
+    return (head_of(path) if head is None else head).startswith(_MATLAB)
+
+
+_SUPERBLOCKS = {0: (13, 48, 6), 1: (13, 52, 6), 2: (9, 16, 4), 3: (9, 16, 4)}
+"""By version: where the width of an address is, the bytes without addresses, and how many addresses there are."""
+
+_WIDTHS = frozenset({2, 4, 8, 16, 32})
+
+
+def superblock_end(head: bytes) -> int:
+    """Return where the superblock ends in a file that begins so; 0 if that is not known.
+
+    Of one whose version or widths are cut off, it is the least that it may be.
+    """
+    at = head.find(SIGNATURE)
+    if at < 0:
+        return 0
+    version = int.from_bytes(head[at + 8 : at + 9] or b"\2", "little")
+    if version not in _SUPERBLOCKS:
+        return 0
+    place, fixed, addresses = _SUPERBLOCKS[version]
+    width = int.from_bytes(head[at + place : at + place + 1] or b"\x08", "little")
+    return at + fixed + addresses * width if width in _WIDTHS else 0

@@ -7,7 +7,8 @@ import errno
 import functools
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import h5py
 
@@ -20,14 +21,21 @@ from ray_h5.errors import (
     TruncatedFileError,
     WriterActiveError,
 )
-from ray_h5.hdf5.metadata.file_formats import HEAD_BYTES, family_of, seems_to_be
+from ray_h5.hdf5.metadata.file_formats import (
+    HEAD_BYTES,
+    SIGNATURE,
+    family_of,
+    head_of,
+    seems_to_be,
+    superblock_end,
+)
 from ray_h5.hdf5.remote.held_bytes import HeldBytes, open_held
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
+from ray_h5.storage.storages import Storage
 
 logger = logging.getLogger(__name__)
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _FLAGS_VERSION = 3
 """From this version on, the superblock says whether a writer has the file open."""
 
@@ -35,6 +43,9 @@ _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 
 
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
+
+
+_OTHER_DRIVER = "driver should be used"
 
 
 _ERRNO = re.compile(r"errno = (\d+)")
@@ -59,7 +70,7 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
         If it cannot be opened.
     """
     check_regular_file(path)
-    with translated(path):
+    with _whole_superblock(path, lambda: head_of(path)), translated(path):
         try:
             return h5py.File(path, "r", swmr=swmr)
         except OSError as exc:
@@ -90,25 +101,52 @@ def _open_either_way(path: str, swmr: bool) -> h5py.File:
             return h5py.File(path, "r", locking="best-effort", swmr=swmr)
 
 
-def open_remote(path: str, held: HeldBytes) -> h5py.File:
+def open_remote(path: str, held: HeldBytes, storage: Storage) -> h5py.File:
     """Open a remote file whose bytes are in memory, for a short while; errors as in `open_h5`.
 
-    It raises `MissingBytes` if not enough of them are: see `replay`.
+    It raises `MissingBytes` if not enough of them are: see `replay`. `storage` has the file, and what lies beside it.
     """
     try:
-        with translated(path):
+        with _whole_superblock(path, lambda: held.read(0, HEAD_BYTES)), translated(path):
             file = open_held(held, path)
             _check_closed(path, held.read(0, HEAD_BYTES))
             return file
-    except NotHDF5Error as exc:
-        if found := seems_to_be(path, held.read(0, HEAD_BYTES)):
+    except (NotHDF5Error, TruncatedFileError, CorruptFileError) as exc:
+        may_be_part = not isinstance(exc, CorruptFileError) or _OTHER_DRIVER in str(exc)
+        if may_be_part and (whole := family_of(path, partial(_remote_head, storage))):
+            raise _part_of(path, whole) from exc
+        if isinstance(exc, NotHDF5Error) and (found := seems_to_be(path, held.read(0, HEAD_BYTES))):
             raise NotHDF5Error(f"{exc}{found}") from exc
+        raise
+
+
+def _remote_head(storage: Storage, url: str) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
+    with contextlib.suppress(RayH5Error):
+        source = storage.open(url, storage.check(url))
+        head = bytearray(min(HEAD_BYTES, source.size))
+        source.read_into(0, memoryview(head))
+        return bytes(head)
+    return b""
+
+
+@contextlib.contextmanager
+def _whole_superblock(path: str, head: Callable[[], bytes]) -> Iterator[None]:
+    """Say that a file is cut short if it ends in its superblock: libhdf5 goes on with bytes that were never read."""
+    try:
+        yield
+    except (CorruptFileError, TruncatedFileError) as exc:
+        begins = head()
+        if len(begins) < (least := superblock_end(begins)):
+            raise TruncatedFileError(
+                f"{path}: expected {least} bytes or more, found {len(begins)}. The file is cut short: copy it again."
+            ) from exc
         raise
 
 
 def _check_closed(path: str, head: bytes) -> None:
     """Raise if the writer of a file has not closed it. Of bytes in memory, libhdf5 does not look at that."""
-    at = head.find(_SIGNATURE)
+    at = head.find(SIGNATURE)
     version, flags = head[at + 8 : at + 9], head[at + 11 : at + 12]
     if at >= 0 and flags and version[0] >= _FLAGS_VERSION and flags[0] & 1:
         raise WriterActiveError(
@@ -144,12 +182,8 @@ def _translate_h5py_error(exc: Exception, path: str, code: int | None) -> RayH5E
         return None
     text = _one_line(exc)
     truncated = _TRUNCATED.search(text)
-    if (truncated or "signature not found" in text or "driver should be used" in text) and (whole := family_of(path)):
-        return NotHDF5Error(
-            f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them: "
-            f"`h5repart -family_to_single {whole} joined.h5`, or open them all in Python with "
-            f'h5py.File("{whole}", driver="family", memb_size=0), and copy what they hold into one file.'
-        )
+    if (truncated or "signature not found" in text or _OTHER_DRIVER in text) and (whole := family_of(path)):
+        return _part_of(path, whole)
     if truncated:
         found, expected = truncated.groups()
         return TruncatedFileError(
@@ -164,6 +198,14 @@ def _translate_h5py_error(exc: Exception, path: str, code: int | None) -> RayH5E
             "can be read while it writes, with RowReader(..., swmr=True)."
         )
     return None
+
+
+def _part_of(path: str, whole: str) -> NotHDF5Error:
+    return NotHDF5Error(
+        f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them: "
+        f"`h5repart -family_to_single {whole} joined.h5`, or open them all in Python with "
+        f'h5py.File("{whole}", driver="family", memb_size=0), and copy what they hold into one file.'
+    )
 
 
 def _one_line(exc: Exception) -> str:

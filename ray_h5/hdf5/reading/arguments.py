@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,8 +116,10 @@ class HasRows(Protocol):
     def num_rows(self) -> int: ...
 
 
-def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
+def common_rows(path: str, columns: Mapping[str, HasRows], head: Callable[[], bytes] | None = None) -> int:
     """Return the length of the first axis of `columns`, of the file at `path`.
+
+    `head` returns the beginning of a file that cannot be opened by its path.
 
     Raises
     ------
@@ -140,10 +142,10 @@ def common_rows(path: str, columns: Mapping[str, HasRows]) -> int:
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
         _hint_of_sparse(columns),
         _hint_of_like_groups(groups, have_rows),
-        _MATLAB if is_of_matlab(path) else "",
+        _MATLAB if is_of_matlab(path, None if head is None else head()) else "",
     ]
-    head = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
-    raise SchemaMismatchError("\n".join([head, *listed, *filter(None, hints)]))
+    found = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
+    raise SchemaMismatchError("\n".join([found, *listed, *filter(None, hints)]))
 
 
 def _to_copy(names: Sequence[str]) -> str:

@@ -272,7 +272,7 @@ def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
         held, offset, _ = requests[number]
         held.hold(offset, found)
 
-    fetch([(held.source, offset, count) for held, offset, count in requests], then)  # type: ignore[misc]
+    fetch([(held.source.lasting, offset, count) for held, offset, count in requests], then)  # type: ignore[attr-defined]
 
 
 class _Positioned:

@@ -96,7 +96,7 @@ class OtherFiles:
         """Open a file with libhdf5, of bytes in memory."""
         held = self.file(url).held
         assert isinstance(held, HeldBytes)
-        return open_remote(url, held)
+        return open_remote(url, held, self._storage)
 
     def bytes_of(self, url: str) -> ByteSource:
         """Return the bytes of a file that need not be HDF5."""

@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
 from ray_h5.lru import LRU
-from ray_h5.planning.index.file_facts import FileFacts, Scope
+from ray_h5.planning.index.file_facts import FileFacts
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.serialize import from_body, to_body
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity

@@ -18,8 +18,8 @@ from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.serialize_known import known_from_json, known_to_json
 from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
 from ray_h5.planning.index.sources import Origin
-from ray_h5.planning.predicates.criteria import parse_virtual
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
+from ray_h5.planning.predicates.wanted import parse_virtual
 from ray_h5.planning.schema import NULLABLE_KINDS, TENSOR_KINDS, ColumnSpec, has_long_double, odd_time
 from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 

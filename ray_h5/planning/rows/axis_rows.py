@@ -9,7 +9,6 @@ import numpy as np
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.arguments import common_rows
 from ray_h5.planning.rows.columns import UnitColumn
 from ray_h5.planning.rows.space import Column, Listing, RowTable, Steps
 from ray_h5.planning.rows.windows import Windows
@@ -55,7 +54,7 @@ class AxisRows:
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         layouts = self._reader.find(list(names))
-        num_rows = common_rows(self._reader.path, layouts)
+        num_rows = self._reader.rows_of(layouts)
         if self._found is None:
             self._found = self._lengths(num_rows)
         self._steps = num_rows
@@ -125,7 +124,7 @@ class AxisRows:
     def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
         layout = self._reader.find([name])[name]
         if layout.num_rows != lengths.sum():
-            common_rows(self._reader.path, {name: layout, **self._reader.find([self._windows.columns[0].source])})
+            self._reader.rows_of({name: layout, **self._reader.find([self._windows.columns[0].source])})
         starts = np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
         return Steps(name, layout, starts, layout.chunk_rows)
 

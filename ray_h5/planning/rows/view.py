@@ -18,7 +18,7 @@ from ray_h5.hdf5.metadata.attributes import ColumnNotes
 from ray_h5.hdf5.parts import outputs
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.ahead import Extents
-from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit, common_rows
+from ray_h5.hdf5.reading.arguments import Rows, as_names, as_places, as_rows, check_fit
 from ray_h5.hdf5.reading.casting import Casting, LostValue
 from ray_h5.hdf5.reading.jobs import ReadStats
 from ray_h5.messages import few, near_names
@@ -177,7 +177,7 @@ class RowView:
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""
-        return common_rows(self.path, layouts) if isinstance(self._space, FileRows) and layouts else self.num_rows
+        return self._reader.rows_of(layouts) if isinstance(self._space, FileRows) and layouts else self.num_rows
 
     def read_into(
         self,

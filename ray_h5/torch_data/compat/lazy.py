@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.casting import Casting, as_casting
+from ray_h5.storage.addresses import is_url
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (
@@ -24,7 +25,7 @@ from ray_h5.torch_data.compat.pairs import (
     apply_transforms,
     check_chunk_cache,
     find_columns,
-    one_path,
+    one_file,
     open_reader,
     read_dtype,
 )
@@ -42,7 +43,7 @@ class H5LazyDataset(BatchedDataset):
     Parameters
     ----------
     path : str
-        The file.
+        The file, or its URL in a store.
     x_key : str
         The HDF5 dataset of inputs.
     y_key : str, optional
@@ -70,6 +71,8 @@ class H5LazyDataset(BatchedDataset):
         Whether transforms get inputs and targets as tensors.
     casting : {"checked", "unsafe"}
         Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
+    storage_options : mapping of str to object, optional
+        How the store of a URL is reached, as for `H5Dataset`.
 
     Raises
     ------
@@ -102,9 +105,10 @@ class H5LazyDataset(BatchedDataset):
         aux_keys: str | Sequence[str] | None = None,
         as_tensors: bool = False,
         casting: Casting = "checked",
+        storage_options: Mapping[str, object] | None = None,
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
-        self.path = one_path(path, type(self).__name__)
+        self.path, self._storage = one_file(path, type(self).__name__, storage_options)
         self.x_key = x_key
         self.y_key = y_key
         self.aux_keys = None if aux_keys is None else as_keys(aux_keys)
@@ -116,7 +120,7 @@ class H5LazyDataset(BatchedDataset):
         self.swmr = swmr
         self.casting = as_casting(casting)
         self._open = PerProcess(_OpenPair)
-        reader, live = open_reader(self.path, swmr)
+        reader, live = open_reader(self.path, self._storage, swmr)
         with reader:
             layouts, self._length = find_columns(reader, x_key, y_key, self.aux_keys or (), live=live)
             # A live writer may change the file.
@@ -150,6 +154,11 @@ class H5LazyDataset(BatchedDataset):
     def _values(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
         return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the file is in a store."""
+        return is_url(self.path)
+
     def close(self) -> None:
         """Close the file, and free the memory of its rows. It is opened again when the next sample is read."""
         self.release()
@@ -168,7 +177,7 @@ class H5LazyDataset(BatchedDataset):
         if pair.row_cache is None:
             read(out, rows, np.arange(len(rows)))
         else:
-            if not pair.is_live:  # a live writer may change the file
+            if not pair.is_live and not self.is_remote:  # a live writer may change the file
                 check_file(self.path, reader.identity)
             pair.row_cache.read_through(out, rows, None, read)
         return list(out.values())
@@ -178,7 +187,7 @@ class H5LazyDataset(BatchedDataset):
         pair = self._open.value
         if pair.reader is None:
             pair.row_cache = self._new_row_cache()
-            pair.reader, pair.is_live = open_reader(self.path, self.swmr, expect=self._expect)
+            pair.reader, pair.is_live = open_reader(self.path, self._storage, self.swmr, expect=self._expect)
         return pair, pair.reader
 
     def _new_row_cache(self) -> RowCache | None:

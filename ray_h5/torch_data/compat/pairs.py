@@ -14,8 +14,9 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.dtypes import as_dtype
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.schema import has_long_double
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
-from ray_h5.storage.local import absolute_path
+from ray_h5.storage.storages import Storage, storage_for, whole_path
 from ray_h5.torch_data.reading.samples import Pair
 
 Transform = Callable[..., Any]
@@ -26,22 +27,26 @@ RDCC_W0 = 0.75
 """The chunk cache that people often choose for libhdf5."""
 
 
-def one_path(path: object, dataset: str) -> str:
-    """Return the absolute path of the one file of a dataset."""
+def one_file(path: object, dataset: str, storage_options: object = None) -> tuple[str, Storage]:
+    """Return the absolute path, or the URL, of the one file of a dataset, and the storage that has it."""
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(
             f"{dataset}: path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
         )
-    return absolute_path(os.fspath(path))
+    given = os.fspath(path)
+    storage = storage_for(storage_options, [given])
+    return whole_path(given), storage
 
 
-def open_reader(path: str, swmr: bool, threads: int = 1, expect: Identity | None = None) -> tuple[RowReader, bool]:
+def open_reader(
+    path: str, storage: Storage, swmr: bool, threads: int = 1, expect: Identity | None = None
+) -> tuple[RowReader, bool]:
     """Open a file; return its reader, and whether a writer in SWMR mode has it open."""
     try:
-        return RowReader(path, threads=threads, expect=expect), False
+        return RowReader(path, threads=threads, expect=expect, storage_options=storage), False
     except WriterActiveError:
         # A reader in that mode cannot find out whether a file changed, so it is the last resort.
-        if not swmr:
+        if not swmr or is_url(path):
             raise
         return RowReader(path, threads=threads, expect=expect, swmr=True), True
 

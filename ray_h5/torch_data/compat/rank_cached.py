@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.reading.casting import Casting, as_casting
+from ray_h5.storage.storages import Storage
 from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
@@ -23,7 +24,7 @@ from ray_h5.torch_data.compat.pairs import (
     apply_transforms,
     check_chunk_cache,
     find_columns,
-    one_path,
+    one_file,
     open_reader,
     read_dtype,
 )
@@ -53,7 +54,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
     Parameters
     ----------
     path : str
-        The file.
+        The file, or its URL in a store.
     x_key : str
         The HDF5 dataset of inputs.
     y_key : str, optional
@@ -84,6 +85,8 @@ class RankMemCachedH5Dataset(BatchedDataset):
         The rows of the file that all ranks together have, such as those of `make_train_val_indices`; each rank has its
         share of them, ascending. Rows that the file does not have are left out, and `log_fn` is called with their
         number.
+    storage_options : mapping of str to object, optional
+        How the store of a URL is reached, as for `H5Dataset`.
 
     Raises
     ------
@@ -125,12 +128,13 @@ class RankMemCachedH5Dataset(BatchedDataset):
         x_dtype: Any = ...,
         y_dtype: Any = ...,
         restrict_to_indices: Sequence[int] | np.ndarray | None = None,
+        storage_options: Mapping[str, object] | None = None,
     ) -> None:
         if mode not in MODES:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.rank, self.world_size = _distributed()
-        self.path = one_path(path, type(self).__name__)
+        self.path, storage = one_file(path, type(self).__name__, storage_options)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
         self.casting = as_casting(casting)
         self.transform, self.target_transform = transform, target_transform
@@ -138,7 +142,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         self.y_dtype = _either("y", dtype_y, y_dtype, None)
         self._wanted = None if restrict_to_indices is None else _as_rows(restrict_to_indices)
         self._tensors = self._preload(
-            (self.x_dtype, self.y_dtype), swmr, _memory(pin_host_memory, share_memory, log_fn)
+            (self.x_dtype, self.y_dtype), storage, swmr, _memory(pin_host_memory, share_memory, log_fn)
         )
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
         log_fn(
@@ -208,8 +212,8 @@ class RankMemCachedH5Dataset(BatchedDataset):
             (self.transform, self.target_transform), [tensor[i] for tensor in self._tensors], copied=True
         )
 
-    def _preload(self, dtypes: tuple[Any, Any], swmr: bool, memory: _Memory) -> list[torch.Tensor]:
-        reader, live = open_reader(self.path, swmr, threads=cpu_count())
+    def _preload(self, dtypes: tuple[Any, Any], storage: Storage, swmr: bool, memory: _Memory) -> list[torch.Tensor]:
+        reader, live = open_reader(self.path, storage, swmr, threads=cpu_count())
         with reader:
             layouts, num_rows = find_columns(reader, self.x_key, self.y_key, live=live)
             rows = self._row_ids = self._rows(num_rows)

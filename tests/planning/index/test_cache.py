@@ -19,14 +19,15 @@ from ray_h5 import atomic
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.planning.index import cache, serialize
 from ray_h5.planning.index.cache import MEMORY
-from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.row_index import build_index
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import H5Dataset
-from tests.planning.kit import plan_files
+from tests.planning.kit import index_path, plan_files
 
 PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
 
@@ -63,7 +64,9 @@ def planned(paths, folder):
 def opened(monkeypatch):
     found = []
     really = Scope.open
-    monkeypatch.setattr(Scope, "open", lambda self, path, *state: found.append(path) or really(self, path, *state))
+    monkeypatch.setattr(
+        Scope, "open", lambda self, path, *state: found.append(path.removeprefix("s3:/")) or really(self, path, *state)
+    )
     return found
 
 
@@ -84,7 +87,8 @@ def test_another_process_reads_no_file(kept, files):
     code = """
 import json, sys
 from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
 from tests.planning.kit import plan_files
 del Scope.open
@@ -327,7 +331,7 @@ def test_what_the_process_knows_is_kept_too(files, tmp_path, opened):
 )
 def test_an_index_that_is_spoilt_meanwhile_is_restored(kept, files, opened, spoil):
     folder, _ = kept
-    path = Path(cache.index_path(files[0], Scope(), folder))
+    path = Path(index_path(files[0], folder))
     whole = path.read_bytes()
     del opened[:]
     for _ in range(2):
@@ -374,7 +378,7 @@ def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
 def test_what_cannot_be_trusted_is_made_anew(kept, files, opened, caplog, spoil):
     folder, expected = kept
-    path = Path(cache.index_path(files[0], Scope(), folder))
+    path = Path(index_path(files[0], folder))
     whole = path.read_bytes()
     spoil(path)
     with caplog.at_level(logging.INFO, "ray_h5"):
@@ -409,7 +413,7 @@ def test_what_an_index_says_wrongly_is_told_of_it(tmp_path, files, part, value, 
     """Also where nothing in it is at odds with the rest; of a column that is cast, the dtype does not matter."""
     folder = str(tmp_path / "index")
     expected = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)[0]
-    resealed(Path(cache.index_path(files[0], Scope(), folder)), set_in("columns", 0, *part, value=value))
+    resealed(Path(index_path(files[0], folder)), set_in("columns", 0, *part, value=value))
     MEMORY.clear()
     dataset = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)
     if says is None or (cast and part == (0, 2)):
@@ -431,21 +435,21 @@ def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, ro
     expected = plan_files(files[:1], columns=["signal"], predicate=predicate)[1].selection.tolist()
     MEMORY.clear()
     plan_files(files[:1], columns=["signal"], index_dir=folder)
-    resealed(Path(cache.index_path(files[0], Scope(), folder)), set_in("columns", 0, 1, value=rows))
+    resealed(Path(index_path(files[0], folder)), set_in("columns", 0, 1, value=rows))
     MEMORY.clear()
     options = {"columns": ["signal"], "predicate": predicate, "index_dir": folder}
     with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* entry in index_dir is wrong"):
         plan_files(files[:1], **options)
     # It is wrong in the memory of the process by then; a new one reads what was made again.
     MEMORY.clear()
-    Path(cache.index_path(files[0], Scope(), folder)).unlink()
+    Path(index_path(files[0], folder)).unlink()
     assert plan_files(files[:1], **options)[1].selection.tolist() == expected
 
 
 def test_values_are_those_of_their_column(kept, files):
     """Of a virtual column: one boolean a row, and nothing else."""
     folder, expected = kept
-    path = Path(cache.index_path(files[0], Scope(), folder))
+    path = Path(index_path(files[0], folder))
 
     def change(described, _):
         (virtual,) = [spec for spec in described["values"] if spec[0].startswith("ray_h5:")]
@@ -461,7 +465,7 @@ def test_a_large_index_is_gone_through_before_it_is_read(kept, files, monkeypatc
     monkeypatch.setattr(cache, "_PIECE_BYTES", 100)
     assert planned(files, folder) == expected
     assert opened == []
-    path = Path(cache.index_path(files[0], Scope(), folder))
+    path = Path(index_path(files[0], folder))
     flip_at(-40)(path)
     assert cache.load(files[0], Scope(), folder) is None
 
@@ -499,7 +503,7 @@ def test_a_folder_that_others_can_change_is_told_of_once(files, tmp_path, caplog
 @pytest.mark.parametrize(("mode", "looked_at"), [(0o777, True), (0o1777, True), (0o755, False)])
 def test_what_a_stranger_puts_where_everybody_can_write_is_not_used(kept, files, opened, caplog, mode, looked_at):
     folder, expected = kept
-    path = Path(cache.index_path(files[0], Scope(), folder))
+    path = Path(index_path(files[0], folder))
     _give(path, 12345)
     Path(folder).chmod(mode)
     assert planned(files, folder) == expected
@@ -516,7 +520,7 @@ def _give(path, owner):
 
 def test_a_folder_with_something_in_it_is_left(kept, files):
     folder, _ = kept
-    path = Path(cache.index_path(files[0], Scope(), folder))
+    path = Path(index_path(files[0], folder))
     a_folder(path)
     (path / "mine").touch()
     with pytest.raises(OptionError, match=rf"{path.name} cannot be written there"):
@@ -527,7 +531,7 @@ def test_a_folder_with_something_in_it_is_left(kept, files):
 
 def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
     folder, expected = kept
-    path = cache.index_path(files[0], Scope(), folder)
+    path = index_path(files[0], folder)
 
     def refusing(name, mode="r", **options):
         if name == path and mode == "rb":

@@ -15,13 +15,14 @@ from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.reading import read_rows
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.cache import MEMORY
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup
 from ray_h5.planning.index.row_index import build_index
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.select import select
 from ray_h5.planning.index.sources import Origin, SourceTable
 from ray_h5.planning.kfold import fold_predicates, fold_values
-from ray_h5.planning.predicates.criteria import any_equal, row_mask, virtual_name, where
+from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
+from ray_h5.planning.predicates.wanted import virtual_name
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from tests.planning.kit import plan_files
 

@@ -1,0 +1,153 @@
+"""Tests that do not run a second time with their files in an object store, and why. All others do: `through_store`."""
+
+QUICK = {"conformance/test_conformance.py"}
+"""Modules whose tests run with their files in a store in each run, and not with ``-m slow`` alone."""
+
+OTHER_FILES = "a file in a store leads to no path of a disk, and its messages name the other file alone"
+PROGRAMS = "it starts programs or clusters, which know nothing of the store"
+NO_FILE = "it reads no file"
+IN_A_STORE = "it is of files in a store already, or of both"
+COUNTS = "it counts reads of a disk"
+THE_DISK = "it is of what disks and their file systems do"
+NO_WRITERS = "nobody adds rows to an object"
+IN_MEMORY = "what is in memory is of the state that was planned; to look at the file again would be a request"
+NAMES = "it asks for the path of a file"
+FORKS = "a process that was forked after a read from a store cannot read from one"
+BLOCKS = "what Ray does with blocks is the same; remote/test_ray.py has tasks that read from a store"
+
+LOCAL = {
+    "cluster/": PROGRAMS,
+    "docs/": PROGRAMS,
+    "examples/": PROGRAMS,
+    "fuzz/": "processes of their own read the files; hdf5/remote/test_damage.py damages files in a store",
+    "hdf5/checks/test_source_guard.py": OTHER_FILES,
+    "hdf5/codecs/test_filters.py": NO_FILE,
+    "hdf5/codecs/test_images.py": NO_FILE,
+    "hdf5/metadata/test_links.py": OTHER_FILES,
+    "hdf5/reading/test_chunks_counted.py": COUNTS,
+    "hdf5/reading/test_memory.py": PROGRAMS,
+    "hdf5/remote/": IN_A_STORE,
+    "hdf5/test_exit.py": PROGRAMS,
+    "hdf5/test_swmr.py": NO_WRITERS,
+    "integration/": PROGRAMS,
+    "planning/epoch/test_memory.py": PROGRAMS,
+    "planning/epoch/test_shuffle.py": NO_FILE,
+    "planning/index/test_lookup.py": NO_FILE,
+    "planning/index/test_sources.py": OTHER_FILES,
+    "planning/predicates/test_comparisons.py": NO_FILE,
+    "planning/predicates/test_words.py": NO_FILE,
+    "planning/test_likely_samples.py": NO_FILE,
+    "planning/test_paths.py": "folders and globs of a disk; torch_data/test_remote.py has those of stores",
+    "ray_data/epochs/": BLOCKS,
+    "ray_data/files/test_allow_external.py": OTHER_FILES,
+    "ray_data/files/test_file_options.py": OTHER_FILES,
+    "ray_data/files/test_sources.py": OTHER_FILES,
+    "ray_data/preprocessing/": BLOCKS,
+    "ray_data/test_arguments.py": NO_FILE,
+    "ray_data/test_by_length.py": BLOCKS,
+    "ray_data/test_quiet.py": NO_FILE,
+    "ray_data/test_remote.py": IN_A_STORE,
+    "ray_data/training/": BLOCKS,
+    "remote/": IN_A_STORE,
+    "storage/": "each kind of storage has tests of its own",
+    "test_bench": "benches write the files that they read",
+    "test_lru.py": NO_FILE,
+    "test_package.py": NO_FILE,
+    "test_plots.py": NO_FILE,
+    "torch_data/test_remote.py": IN_A_STORE,
+    "torch_data/test_sources.py": OTHER_FILES,
+    "transforms/": NO_FILE,
+}
+"""Modules, and folders, of which no test runs with its files in a store, and why. All others do."""
+
+_CORPUS = "conformance/test_conformance.py::test_corpus"
+_OPENING = "hdf5/metadata/test_opening.py::"
+_H5PY_COLUMN = "hdf5/reading/test_h5py_column.py::"
+
+ON_DISK = {
+    f"{_CORPUS}[external storage, allowed]": OTHER_FILES,
+    "hdf5/checks/test_chunks.py::test_a_guard_looks_anew_while_a_writer_has_the_file": NO_WRITERS,
+    "hdf5/checks/test_chunks.py::test_a_look_that_fails_for_a_while_is_no_damage": THE_DISK,
+    "hdf5/checks/test_values.py::test_files_of_all_kinds": OTHER_FILES,
+    "hdf5/checks/test_values.py::test_small_claims_are_named_too": OTHER_FILES,
+    "hdf5/checks/test_values.py::test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
+    f"{_OPENING}test_columns_that_h5py_reads_are_tried_again_too": THE_DISK,
+    f"{_OPENING}test_expected_state": THE_DISK,
+    f"{_OPENING}test_file_systems_without_locks": THE_DISK,
+    f"{_OPENING}test_file_that_changes_during_a_read": IN_MEMORY,
+    f"{_OPENING}test_file_that_changes_under_a_reader": IN_MEMORY,
+    f"{_OPENING}test_file_that_grows_or_shrinks_under_a_reader": "a store names the ETag, and no size",
+    f"{_OPENING}test_file_that_is_replaced_between_two_tries": THE_DISK,
+    f"{_OPENING}test_file_that_may_not_be_read": FORKS,
+    f"{_OPENING}test_kinds_of_paths": NAMES,
+    f"{_OPENING}test_live_writer": NO_WRITERS,
+    f"{_OPENING}test_looking_up_a_column_that_fails_for_a_while": THE_DISK,
+    f"{_OPENING}test_no_descriptor_left": FORKS,
+    f"{_OPENING}test_opening_that_fails_for_a_while": THE_DISK,
+    f"{_OPENING}test_other_errors_are_not_tried_again": THE_DISK,
+    f"{_OPENING}test_our_cache_is_in_no_other_process_way": NAMES,
+    f"{_OPENING}test_paths_that_are_no_hdf5_file": THE_DISK,
+    f"{_OPENING}test_paths_that_lead_nowhere_are_not_called_damaged": THE_DISK,
+    f"{_OPENING}test_reads_that_fail_for_a_while": THE_DISK,
+    f"{_OPENING}test_reads_that_fail_for_good": THE_DISK,
+    f"{_OPENING}test_relative_paths_outlive_a_change_of_folder": NAMES,
+    f"{_OPENING}test_writer_that_died": "the advice is to copy the file there again",
+    f"{_H5PY_COLUMN}test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged": OTHER_FILES,
+    f"{_H5PY_COLUMN}test_the_message_names_the_rows_that_are_damaged": OTHER_FILES,
+    "hdf5/reading/test_large_rows.py::test_requests_and_bytes_are_those_of_the_rows": COUNTS,
+    "hdf5/reading/test_ranges.py::test_calls_of_a_whole_column": COUNTS,
+    "hdf5/test_hostile.py::test_control_characters_of_paths_reach_no_message_and_no_repr": NAMES,
+    "hdf5/test_hostile.py::test_groups_deeper_than_is_listed": "it counts one look at a group; replays look again",
+    "hdf5/test_hostile.py::test_more_files_than_descriptors": THE_DISK,
+    "hdf5/test_open_files.py::test_a_child_that_ends_leaves_the_parent_its_descriptors": FORKS,
+    "hdf5/test_open_files.py::test_a_source_that_does_not_answer_holds_up_no_other_file": OTHER_FILES,
+    "hdf5/test_open_files.py::test_chunk_indexes_are_kept_up_to_a_size": "bytes of the file are kept, too",
+    "hdf5/test_open_files.py::test_files_used_last_stay": NAMES,
+    "hdf5/test_open_files.py::test_fork": FORKS,
+    "hdf5/test_open_files.py::test_fork_does_not_wait_for_locks_of_the_parent": FORKS,
+    "hdf5/test_open_files.py::test_fork_of_a_fork": FORKS,
+    "hdf5/test_open_files.py::test_fork_while_the_parent_reads_on": FORKS,
+    "hdf5/test_open_files.py::test_forked_reader_remembers_what_it_expects": FORKS,
+    "hdf5/test_open_files.py::test_no_more_files_stay_open_than_said": THE_DISK,
+    "hdf5/test_open_files.py::test_pickled_reader_remembers_what_it_expects": IN_MEMORY,
+    "hdf5/test_open_files.py::test_repr": NAMES,
+    "hdf5/test_open_files.py::test_running_out_of_descriptors": FORKS,
+    "planning/epoch/test_draws.py::test_shares_by_file": NAMES,
+    "planning/index/test_cache.py::test_a_source_that_changed_is_looked_at_again": OTHER_FILES,
+    "planning/index/test_cache.py::test_a_source_that_is_added_is_looked_at": OTHER_FILES,
+    "planning/index/test_cache.py::test_another_process_reads_no_file": PROGRAMS,
+    "planning/index/test_cache.py::test_facts_of_every_kind_of_column_are_kept": NAMES,
+    "planning/index/test_cache.py::test_threads_that_plan_at_one_time_do_not_disturb_each_other": NAMES,
+    "planning/index/test_row_index.py::test_names_of_files_need_not_be_utf8": "keys of stores are UTF-8",
+    "planning/index/test_row_index.py::test_threads_share_an_index": OTHER_FILES,
+    "planning/rows/test_bad_rows.py::test_bad_input_is_named_while_planning[a dataset of another file]": OTHER_FILES,
+    "planning/rows/test_bad_rows.py::test_bad_input_is_named_while_planning[another file]": OTHER_FILES,
+    "torch_data/compat/test_combined.py::test_kept_columns_change_nothing_but_the_reads": IN_MEMORY,
+    "torch_data/compat/test_lazy.py::test_a_live_writer_in_swmr_mode": NO_WRITERS,
+    "torch_data/compat/test_normalized.py::test_all_arguments_of_today_by_position": NAMES,
+    "torch_data/reading/test_row_cache.py::test_a_file_that_does_not_answer_holds_up_no_other": THE_DISK,
+    "torch_data/reading/test_row_cache.py::test_no_more_states_of_files_are_held_than_said": IN_MEMORY,
+    "torch_data/test_dataset.py::test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once": COUNTS,
+    "torch_data/test_dataset.py::test_processes_of_the_optimized_loader_advance_too": FORKS,
+    "torch_data/test_many_columns.py::test_another_process_describes_the_columns_that_it_reads": COUNTS,
+    "torch_data/test_padding.py::test_rows_are_padded_after_a_transform": "workers that are not forked take no lambda",
+    "torch_data/test_samplers.py::test_torchdata_resumes_in_the_middle_of_an_epoch": FORKS,
+    "torch_data/test_sparse_loaders.py::test_a_window_decodes_its_chunks_once": COUNTS,
+    "torch_data/test_workers.py::test_all_start_methods_deliver_the_same[fork]": FORKS,
+}
+"""Tests that do not run with their files in a store, by module and name, and why."""
+
+SLOW_TOO = {"test_any_filters_keep_what_pyarrow_keeps"}
+"""Slow tests that run in a store all the same. Other slow tests start programs or clusters, or take minutes."""
+
+
+def why_on_disk(module, test):
+    """Return why a test does not run with its files in a store; "" if it does."""
+    if test.originalname in SLOW_TOO:
+        return ""
+    if any(test.get_closest_marker(each) for each in ("slow", "nightly")):
+        return "it starts clusters or programs, or takes minutes"
+    if "disk" in test.fixturenames:
+        return "it counts reads of a disk, or lets them wait"
+    found = next((why for place, why in LOCAL.items() if module.startswith(place)), "")
+    return found or ON_DISK.get(f"{module}::{test.originalname}", "")
