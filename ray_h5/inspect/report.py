@@ -19,8 +19,8 @@ from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
 from ray_h5.planning.epoch.weights import balance
 from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.schema import ColumnSpec
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity

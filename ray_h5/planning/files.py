@@ -10,9 +10,9 @@ from ray_h5.errors import OptionError
 from ray_h5.hdf5.reading.casting import as_casting
 from ray_h5.log import ensure_handler
 from ray_h5.planning.index.cache import check_index_dir
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex, build_index
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.paths import (
     DEFAULT_EXTENSIONS,
     PathLike,

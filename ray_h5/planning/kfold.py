@@ -15,9 +15,9 @@ from ray_h5.options import as_integer
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index.lookup import Spread, read_ahead
 from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.predicates.criteria import RowFold
 from ray_h5.planning.predicates.evaluate import comparable_type
 from ray_h5.planning.predicates.index_columns import fold_of_rows
+from ray_h5.planning.predicates.wanted import RowFold
 from ray_h5.planning.rows.view import EPISODE
 
 _EPISODES = (

@@ -17,7 +17,7 @@ from ray_h5.planning.epoch.position import Block
 from ray_h5.planning.epoch.reading import BlockRows
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
-from ray_h5.ray_data.ragged import ragged_array
+from ray_h5.ray_data.ragged import ragged_array, ragged_field
 from ray_h5.ray_data.sparse import sparse_array
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
@@ -36,7 +36,8 @@ def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
     if not columns:
         # Arrow forgets the length of a table without columns; Ray's own selection of no columns keeps it.
         return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: block.rows.row_ids})).select([])
-    return pa.table(columns)
+    fields = [ragged_field(name, column.type, specs.get(name)) for name, column in columns.items()]
+    return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
 def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:

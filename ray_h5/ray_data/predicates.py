@@ -20,10 +20,11 @@ from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.kfold import fold_predicates
 from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.predicates.criteria import AnyEqual, Criterion, DatedText, RowFold, RowMask, as_criteria
+from ray_h5.planning.predicates.criteria import Criterion, as_criteria
 from ray_h5.planning.predicates.evaluate import no_scalar, passing
 from ray_h5.planning.predicates.index_columns import compared
 from ray_h5.planning.predicates.virtual_columns import occurs
+from ray_h5.planning.predicates.wanted import AnyEqual, DatedText, RowFold, RowMask
 from ray_h5.planning.rows.kinds import RowKind
 from ray_h5.planning.rows.windows import Windows
 from ray_h5.planning.tables.sidecar import Sidecar

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,6 +12,8 @@ from ray.data.extensions import ArrowVariableShapedTensorType
 from ray_h5.planning.arrow import as_real, real_dtype, to_arrow
 from ray_h5.planning.padding import cast_rows
 from ray_h5.planning.schema import ColumnSpec
+
+_SHAPE = b"ray_h5.ragged_shape"
 
 
 def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
@@ -85,6 +88,23 @@ def _values(flat: np.ndarray) -> pa.Array:
         packed = np.packbits(flat, bitorder="little")  # Arrow keeps 8 booleans a byte
         return pa.Array.from_buffers(pa.bool_(), len(flat), [None, pa.py_buffer(packed)])
     return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
+
+
+def ragged_field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
+    """Return the field of a column. Of rows of varying shape it says along which axes they differ in all files."""
+    if spec is None or not is_ragged(type_) or type_.ndim != len(spec.ragged_shape):
+        return pa.field(name, type_)
+    shape = [None if n is None else int(n) for n in spec.ragged_shape]
+    return pa.field(name, type_, metadata={_SHAPE: json.dumps(shape).encode()})
+
+
+def declared_shape(field: pa.Field) -> tuple[int | None, ...] | None:
+    """Return the shape of a row, with None for axes along which rows differ; None if the field does not say it.
+
+    Ray keeps what fields say until a function returns arrays of numpy, or rows.
+    """
+    said = (field.metadata or {}).get(_SHAPE)
+    return None if said is None else tuple(json.loads(said))
 
 
 def is_ragged(type_: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import RayH5Error
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.rows.kinds import Groups
 from ray_h5.planning.rows.windows import Windows
 from tests.fuzz.campaign import _calls_library

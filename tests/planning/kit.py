@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index import cache
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.select import select
 from ray_h5.planning.predicates.evaluate import as_expression
 from ray_h5.planning.schema import Cast

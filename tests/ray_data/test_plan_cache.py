@@ -12,7 +12,7 @@ import ray
 from ray.data.expressions import col, lit
 
 import ray_h5
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.predicates.evaluate import fingerprint
 from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.ray_data.plan_cache import PlanCache

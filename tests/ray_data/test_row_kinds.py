@@ -172,3 +172,26 @@ def test_a_cast_that_loses_a_value_names_file_and_row(demos):
 def test_padding_of_a_column_that_is_not_there():
     with pytest.raises(UnknownColumnError, match=r"pad: no column 'action'. Did you mean 'actions'"):
         TorchCollate(padding=Padding({"action": 0.0}))(pa.table({"actions": [1.0]}))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Pictures that differ in height and width; the first four agree in width, and two of them in height."""
+    shapes = [(2, 5), (3, 5), (3, 5), (4, 5), (1, 6), (2, 7)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, shape in enumerate(shapes):
+            file[f"s{i}/image"] = np.ones(shape)
+            file[f"s{i}/steps"] = np.ones((shape[0], 3))
+    return str(tmp_path / "a.h5"), shapes
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    "change", [lambda ds: ds, lambda ds: ds.map_batches(lambda table: table, batch_format="pyarrow")], ids=["", "map"]
+)
+def test_lengths_have_a_shape_that_does_not_depend_on_the_batch(pictures, size, change):
+    path, shapes = pictures
+    ds = change(ray_h5.read_h5(path, columns=["image", "steps"], rows=Groups("s*")))
+    batches = list(ds.iter_torch_batches(batch_size=size, collate_fn=TorchCollate(padding=Padding.of(True))))
+    assert torch.cat([each["image_length"] for each in batches]).tolist() == [list(shape) for shape in shapes]
+    assert torch.cat([each["steps_length"] for each in batches]).tolist() == [shape[0] for shape in shapes]

@@ -22,8 +22,8 @@ from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
 from ray_h5.planning.files import FileOptions
 from ray_h5.planning.index import row_index
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.lookup import Lookup
+from ray_h5.planning.index.scope import Scope
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storages import storage_for
@@ -82,7 +82,7 @@ class Bucket:
         return opened
 
 
-_PATHS = {"path", "paths", "hdf5_files", "source"}
+_PATHS = {"path", "paths", "hdf5_files", "source", "allow_external"}
 
 _PACKAGES = {"ray_h5", "ray_h5.torch_data"}
 

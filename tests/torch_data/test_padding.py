@@ -175,3 +175,22 @@ def test_windows_whose_length_a_transform_changes(molecules):
 def test_a_transform_that_is_no_function(molecules):
     with pytest.raises(OptionError, match="transform='x': expected a function of a sample"):
         H5Dataset(molecules, transform="x", rows=ROWS)
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_lengths_have_a_shape_that_does_not_depend_on_the_batch(tmp_path, size):
+    shapes = [(2, 5), (3, 5), (3, 5), (4, 5), (1, 6), (2, 7)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, shape in enumerate(shapes):
+            file[f"s{i}/image"], file[f"s{i}/steps"] = np.ones(shape), np.ones((shape[0], 3))
+    dataset = H5Dataset(tmp_path / "a.h5", ["image", "steps"], rows=Groups("s*"), pad=True)
+    changed = H5Dataset(tmp_path / "a.h5", ["image", "steps"], rows=Groups("s*"), pad=True, transform=dict)
+    for batches in (
+        loader(dataset, size, shuffle=False),
+        DataLoader(dataset, size),
+        DataLoader(changed, size),
+        DataLoader(ConcatDataset([Subset(dataset, range(3)), Subset(dataset, range(3, 6))]), size),
+    ):
+        found = list(batches)
+        assert torch.cat([each["image_length"] for each in found]).tolist() == [list(shape) for shape in shapes]
+        assert torch.cat([each["steps_length"] for each in found]).tolist() == [shape[0] for shape in shapes]

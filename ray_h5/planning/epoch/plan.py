@@ -20,9 +20,10 @@ from ray_h5.planning.epoch.lengths import length_columns
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.epoch.weighing import weighing_columns
-from ray_h5.planning.index.file_facts import Scope, wrong_index
 from ray_h5.planning.index.file_table import FileTable
+from ray_h5.planning.index.learn import wrong_index
 from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import SourceTable
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.view import FileReader

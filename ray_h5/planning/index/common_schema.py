@@ -10,7 +10,8 @@ import numpy as np
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.metadata.dtypes import as_dtype
-from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.storage.addresses import is_url
 

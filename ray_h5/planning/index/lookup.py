@@ -13,7 +13,9 @@ from functools import partial
 from itertools import zip_longest
 
 from ray_h5.planning.index.cache import MEMORY, get, put
-from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Question, Scope, learn
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Question
+from ray_h5.planning.index.learn import learn
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import Origin
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity

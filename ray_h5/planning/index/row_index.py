@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -16,36 +13,32 @@ import pyarrow as pa
 from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.hdf5.layout import FileState
-from ray_h5.hdf5.metadata.opening import open_h5
 from ray_h5.hdf5.reading.arguments import as_names
 from ray_h5.hdf5.remote.known_columns import KnownColumn
-from ray_h5.messages import few
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.index.common_schema import check_enums, common_columns
-from ray_h5.planning.index.file_facts import FileFacts, Question, Scope, check_planned
+from ray_h5.planning.index.file_facts import FileFacts, Question
 from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.index.found import Found, FoundCell
+from ray_h5.planning.index.learn import check_planned
+from ray_h5.planning.index.left_out import empty_files, list_others, warn_of_empty, warn_of_left_out
 from ray_h5.planning.index.lookup import Lookup
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import SourceTable
-from ray_h5.planning.predicates.criteria import parse_virtual, read_for
 from ray_h5.planning.predicates.evaluate import check_names
 from ray_h5.planning.predicates.index_columns import IndexDerived, compute_from_index
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
+from ray_h5.planning.predicates.wanted import parse_virtual, read_for
 from ray_h5.planning.rows.range_columns import chunk_group_starts
 from ray_h5.planning.rows.space import RowTable
 from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.tables.joined import Joined
 from ray_h5.storage.addresses import is_url
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import check_regular_file, identity_now
-
-logger = logging.getLogger(__name__)
-
-_MAX_LOOKED_AT = 1000
-"""An error that lists the files that are not HDF5 looks at this many files."""
-
-_MAX_LISTED = 5
+from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.fetching import each_waiting
+from ray_h5.storage.local import check_regular_file
+from ray_h5.storage.storages import storage_of
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -237,7 +230,7 @@ class RowIndex(ComparedByContent):
     def _add_sources(self, sources: SourceTable) -> None:
         """Add the sources of columns that are new; raise if those of the other columns changed."""
         for known in self.found.value.sources:
-            known.check_same(sources, self.files)
+            known.check_same(sources, self.files, self._state_now)
         self.found.update(lambda found: found.with_sources(sources))
 
     @contextlib.contextmanager
@@ -254,9 +247,14 @@ class RowIndex(ComparedByContent):
         for file, path in enumerate(self.files.all_paths()):
             if not self.files.is_remote(file):  # each read of a remote file says which state it wants
                 check_identity(path, self.files.identity(file), FileIdentity.of(check_regular_file(path)))
-        if any(identity_now(path) != state for path, state in map(sources.source, range(len(sources.paths)))):
+        found = [sources.source(number) for number in range(len(sources.paths))]
+        if not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
             for file, path in enumerate(self.files.all_paths()):
-                check_state(path, FileState(self.files.identity(file), sources.of_file(file)))
+                state = FileState(self.files.identity(file), sources.of_file(file))
+                check_state(path, state, self.lookup.scope.storage)
+
+    def _state_now(self, path: str) -> Identity | None:
+        return storage_of(path, self.lookup.scope.storage).identity(path)
 
 
 def build_index(
@@ -306,9 +304,9 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     try:
         facts = lookup.ask(paths, Question(columns))
     except NotHDF5Error as exc:
-        raise _list_others(paths, exc, lookup.scope) from exc
+        raise list_others(paths, exc, lookup.scope) from exc
     if columns is None:
-        _warn_of_left_out(facts)
+        warn_of_left_out(facts)
     common = common_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(
         paths, [each.identity for each in facts], [_num_rows(each, columns, lookup.scope) for each in facts]
@@ -341,7 +339,7 @@ def _without_empty(
     A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
     either.
     """
-    empty = {path: why for path in paths[:_MAX_LOOKED_AT] if (why := _why_empty(path, lookup))}
+    empty = empty_files(paths, lookup)
     filled = [path for path in paths if path not in empty]
     if not filled or not empty:
         raise refused
@@ -349,58 +347,8 @@ def _without_empty(
         index = _build(filled, wanted, lookup, cast)
     except (NotHDF5Error, SchemaMismatchError):
         raise refused from None
-    shown = few([f"{path} ({why})" for path, why in empty.items()], _MAX_LISTED)
-    counts = len(empty), len(paths)
-    logger.warning("left out %d of %d files, which are empty: %s; write them again, or leave them out", *counts, shown)
+    warn_of_empty(empty, len(paths))
     return index
-
-
-def _why_empty(path: str, lookup: Lookup) -> str:
-    listed = lookup.states.get(path)
-    with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
-        if (os.stat(path).st_size if listed is None else listed.size) == 0:
-            return "0 bytes"
-        with lookup.scope.open(path, None if listed is None else FileState(listed)) as reader:
-            if not reader.layout.columns and not reader.layout.refused:
-                return "no dataset"
-    return ""
-
-
-def _list_others(paths: Sequence[str], first: NotHDF5Error, scope: Scope) -> NotHDF5Error:
-    """Return an error that lists more files that are not HDF5, if there are more."""
-    reasons = (_why_not_hdf5(path, scope) for path in paths[:_MAX_LOOKED_AT])
-    found = list(islice(filter(None, reasons), _MAX_LISTED + 1))
-    # Nothing is found if the error is of a file that a link leads to, or is beyond the first files.
-    if len(paths) == 1 or not found:
-        return first
-    listed = "\n".join(f"  {why}" for why in found[:_MAX_LISTED])
-    more = "\n  and more" if len(found) > _MAX_LISTED else ""
-    return NotHDF5Error(
-        f"some of the {len(paths)} files are not HDF5:\n{listed}{more}\n"
-        "Move them away, or name the others: with a glob that leaves these out, or one by one."
-    )
-
-
-def _why_not_hdf5(path: str, scope: Scope) -> str | None:
-    with contextlib.suppress(RayH5Error):  # other errors appear once these files are gone
-        try:
-            if is_url(path):
-                scope.open(path).close()
-            else:
-                open_h5(path).close()
-        except NotHDF5Error as exc:
-            return str(exc)
-    return None
-
-
-def _warn_of_left_out(facts: Sequence[FileFacts]) -> None:
-    left_out = {name: why for each in facts for name, why in each.left_out}
-    if left_out:
-        shown = few([f"{name} ({why})" for name, why in left_out.items()], _MAX_LISTED)
-        columns = left_out.keys() | {name for each in facts for name in each.listing or ()}
-        logger.warning(
-            "left out %d of %d columns: %s; name columns=[...] to choose", len(left_out), len(columns), shown
-        )
 
 
 def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) -> None:

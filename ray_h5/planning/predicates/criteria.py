@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_, or_
 from typing import Any
@@ -17,74 +16,11 @@ import pyarrow.compute as pc
 from ray_h5.errors import PredicateError
 from ray_h5.planning.by_content import ComparedByContent
 from ray_h5.planning.predicates.comparisons import at_least, at_most, equals, one_of
+from ray_h5.planning.predicates.wanted import AnyEqual, Between, DatedText, Derived, RowFold, RowMask, virtual_name
 
+_MONTH = re.compile(r"\d{4}-\d\d")
 _DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
 """Text that numpy reads as a time. A year alone is more often a name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A closed range; see `between`."""
-
-    low: Any
-    high: Any
-
-
-@dataclass(frozen=True, slots=True)
-class AnyEqual:
-    """A value at any time step; see `any_equal`."""
-
-    value: int | float
-    valid: str | None = None
-
-    @property
-    def reads(self) -> str | None:
-        """The other column that is read."""
-        return self.valid
-
-
-@dataclass(frozen=True, slots=True)
-class RowMask:
-    """A mask that is stored in the file; see `row_mask`."""
-
-    reads = None
-
-
-@dataclass(frozen=True, slots=True)
-class DatedText:
-    """Text that may stand for times: the type of the column decides.
-
-    Attributes
-    ----------
-    how : {"equal", "one_of", "between"}
-        How it is compared.
-    texts : tuple of str or None
-        The values, or the two ends.
-    """
-
-    how: str
-    texts: tuple[str | None, ...]
-
-    reads = None
-
-
-@dataclass(frozen=True, slots=True)
-class RowFold:
-    """The rows of one fold of `kfold` without a group: those of the test, or the others."""
-
-    k: int
-    fold: int
-    is_test: bool
-    stratify: str | None
-    seed: int
-    num_rows: int
-    num_files: int
-
-    reads = None
-
-
-Derived = AnyEqual | RowMask | DatedText | RowFold
-"""A criterion that is a column of its own: one boolean a row, computed from the files."""
 
 
 def between(low: Any, high: Any) -> Between:
@@ -262,9 +198,29 @@ def _as_time(text: str) -> np.datetime64:
     return np.datetime64(text.removesuffix("Z"))
 
 
+def _month(name: str, text: str, kind: pa.DataType) -> PredicateError:
+    """Return the error for a month: pandas and xarray take all of it, and numpy its first moment."""
+    unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D"
+    first = np.datetime64(text, "D")
+    last = (np.datetime64(text, "M") + 1).astype(f"M8[{unit}]") - 1
+    return PredicateError(
+        f"predicate: {text!r} is a month, and column {name!r} holds times; expected a day, such as '{first}', or a "
+        f"moment of it. For all of the month, write between('{first}', '{last}')."
+    )
+
+
 def time_expression(name: str, wanted: DatedText, kind: pa.DataType) -> pc.Expression:
-    """Return the comparison of a column of some type with text: as times in a column of times."""
+    """Return the comparison of a column of some type with text: as times in a column of times.
+
+    Raises
+    ------
+    PredicateError
+        If text is a month, in a column of times.
+    """
     is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    for text in wanted.texts if is_time else ():
+        if text is not None and _MONTH.fullmatch(text):
+            raise _month(name, text, kind)
     values = [text if text is None or not is_time else _plain(_as_time(text)) for text in wanted.texts]
     if wanted.how == "between":
         return _expression(name, Between(*values))
@@ -334,40 +290,3 @@ def _plain(value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     # Python's times have no nanoseconds: `item` gives an integer for these.
     return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain
-
-
-_PREFIX = "ray_h5:"
-
-
-def virtual_name(column: str, criterion: Derived) -> str:
-    """Return the name of the virtual column that a criterion stands for."""
-    if isinstance(criterion, RowMask):
-        return _PREFIX + json.dumps(["row_mask", column])
-    if isinstance(criterion, DatedText):
-        return _PREFIX + json.dumps(["dated", column, criterion.how, criterion.texts])
-    if isinstance(criterion, RowFold):
-        return _PREFIX + json.dumps(["row_fold", column, *astuple(criterion)])
-    return _PREFIX + json.dumps(["any_equal", column, criterion.value, criterion.valid])
-
-
-def parse_virtual(name: str) -> tuple[str, Derived] | None:
-    """Return the column and the criterion that `virtual_name` was given, or None for any other name."""
-    if not name.startswith(_PREFIX):
-        return None
-    kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
-    if kind == "dated":
-        return column, DatedText(rest[0], tuple(rest[1]))
-    if kind == "row_fold":
-        return column, RowFold(*rest)
-    return column, RowMask() if kind == "row_mask" else AnyEqual(*rest)
-
-
-def read_for(name: str) -> list[str]:
-    """Return the columns to read for a column of a predicate: of a virtual one, those that it is computed from."""
-    derived = parse_virtual(name)
-    if derived is None:
-        return [name]
-    column, criterion = derived
-    if isinstance(criterion, RowFold):
-        return [] if criterion.stratify is None else [criterion.stratify]
-    return [column] if criterion.reads is None else [column, criterion.reads]

@@ -14,9 +14,9 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.planning.predicates.criteria import read_for
 from ray_h5.planning.predicates.refusals import why_not_evaluated
 from ray_h5.planning.predicates.virtual_columns import step_shape
+from ray_h5.planning.predicates.wanted import read_for
 from ray_h5.planning.predicates.words import in_words
 from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import OptionError, PredicateError
-from ray_h5.planning.predicates.criteria import DatedText, RowFold, time_expression
+from ray_h5.planning.predicates.criteria import time_expression
 from ray_h5.planning.predicates.evaluate import check_names, passing
+from ray_h5.planning.predicates.wanted import DatedText, RowFold
 
 if TYPE_CHECKING:
     from ray_h5.planning.index.row_index import RowIndex

@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.errors import PredicateError
 from ray_h5.hdf5.buffers import empty
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.planning.predicates.criteria import AnyEqual, Derived, RowMask
+from ray_h5.planning.predicates.wanted import AnyEqual, Derived, RowMask
 from ray_h5.planning.rows.view import FileReader, RowView
 from ray_h5.planning.schema import ColumnSpec
 

@@ -7,7 +7,7 @@ import re
 
 import pyarrow.compute as pc
 
-from ray_h5.planning.predicates.criteria import AnyEqual, DatedText, Derived, RowMask, parse_virtual
+from ray_h5.planning.predicates.wanted import AnyEqual, DatedText, Derived, RowMask, parse_virtual
 
 _MOST = 300
 """Longer predicates are cut off."""

@@ -25,7 +25,11 @@ _NAMES = {"day": "d", "days": "d", "d": "d", "hour": "h", "hours": "h", "hr": "h
           "secs": "s", "s": "s", "millisecond": "ms", "milliseconds": "ms", "msec": "ms", "ms": "ms",
           "microsecond": "us", "microseconds": "us", "us": "us", "nanosecond": "ns", "nanoseconds": "ns",
           "ns": "ns"}  # fmt: skip
+_LONG_NAMES = {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
 _CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
+_NAT, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_LOW = _NAT + 1
+_DOUBLE = np.dtype(np.float64)
 _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
@@ -49,6 +53,10 @@ class CFColumn:
         For times: nanoseconds of a unit, and those from 1970 to the date that times are counted from.
     unsigned : bool
         Whether signed integers stand for unsigned ones.
+    is_short : bool
+        For times: whether the name of the unit is short, such as ``hr``.
+    packed : numpy.dtype
+        For times: the dtype in which stored values are scaled.
     """
 
     values: Stored
@@ -60,6 +68,8 @@ class CFColumn:
     unit: int = 0
     origin: int = 0
     unsigned: bool = False
+    is_short: bool = False
+    packed: np.dtype = _DOUBLE
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:  # noqa: ARG002  as the other columns have it
         return replace(self.values.layout, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
@@ -92,18 +102,23 @@ class CFColumn:
         return found
 
     def _times(self, stored: np.ndarray, absent: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return times as xarray decodes them, to the nanosecond."""
+        if (self.scale, self.offset) != (1, 0):
+            absent = absent | ~np.isfinite(stored)
+            stored = np.where(absent, 0, stored).astype(self.packed) * self.packed.type(self.scale)
+            stored += self.packed.type(self.offset)
+        low, high = _LOW - self.origin, _HIGH - self.origin
         if stored.dtype.kind == "f":
             absent = absent | ~np.isfinite(stored)
             filled = np.where(absent, 0, stored).astype(np.float64)
-            too_large = np.abs(filled) * float(self.unit) > float(np.iinfo(np.int64).max // 2)
-            filled = np.where(too_large, 0, filled)
-            whole = np.floor(filled)
-            since = whole.astype(np.int64) * self.unit + np.rint((filled - whole) * self.unit).astype(np.int64)
+            since = self._since(filled)
+            too_large = (since < max(low, _LOW)) | (since > min(high, _HIGH))
+            numbers = np.where(too_large, 0, since).astype(np.int64)
         else:
+            absent = absent | (stored == _NAT) if stored.dtype == np.int64 else absent
             filled = np.where(absent, 0, stored)
-            most = np.iinfo(np.int64).max // 2 // self.unit
-            too_large = (filled > most) | (filled < -most) if filled.dtype.kind == "i" else filled > most
-            since = np.where(too_large, 0, filled).astype(np.int64) * self.unit
+            too_large = (filled < -(-max(low, _LOW) // self.unit)) | (filled > min(high, _HIGH) // self.unit)
+            numbers = np.where(too_large, 0, filled).astype(np.int64) * self.unit
         if too_large.any():
             row = int(rows[int(np.argwhere(too_large)[0][0])])
             layout = self.values.layout
@@ -111,9 +126,19 @@ class CFColumn:
                 f"{layout.where}, row {row}: the time is not in the years 1678 to 2262, which nanoseconds hold. Read "
                 "the column as it is stored, with decode_cf=False."
             )
-        found = (since + self.origin).view("M8[ns]")
+        found = (numbers + self.origin).view("M8[ns]")
         found[absent] = np.datetime64("NaT", "ns")
         return found
+
+    def _since(self, numbers: np.ndarray) -> np.ndarray:
+        """Return floats as nanoseconds since the origin.
+
+        xarray drops fractions of a nanosecond. Units with short names it leaves to cftime, which rounds to
+        microseconds.
+        """
+        if not self.is_short:
+            return np.trunc(numbers * np.float64(self.unit))
+        return np.rint(numbers.astype(np.longdouble) * (self.unit / 1000)) * 1000
 
 
 def cf_column(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CFColumn | None:
@@ -131,16 +156,43 @@ def cf_column(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CFColumn |
     unsigned = layout.dtype.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true"
     stored = np.dtype(layout.dtype.str.replace("i", "u")) if unsigned else layout.dtype
     missing = tuple(_missing(attributes, layout.dtype, stored))
+    scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
     since = _SINCE.match(str(attributes.get("units", "")))
     if since is not None:
-        unit, origin = _unit_and_origin(layout, since, str(attributes.get("calendar", "")).lower())
-        return CFColumn(Stored(layout), "time", np.dtype("M8[ns]"), missing, 1.0, 0.0, unit, origin, unsigned)
-    scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
+        return _time_column(layout, attributes, since, missing, stored, (scale, offset))
     if scale is None and offset is None and not missing:
         return None if not unsigned else CFColumn(Stored(layout), "number", stored, unsigned=True)
     dtype = _float_dtype(stored, scale, offset)
-    factors = (1.0 if scale is None else float(scale)), (0.0 if offset is None else float(offset))
-    return CFColumn(Stored(layout), "number", dtype, missing, *factors, unsigned=unsigned)
+    return CFColumn(Stored(layout), "number", dtype, missing, *_factors(scale, offset), unsigned=unsigned)
+
+
+def _time_column(
+    layout: ColumnLayout,
+    attributes: Mapping[str, Any],
+    since: re.Match[str],
+    missing: tuple[Any, ...],
+    stored: np.dtype,
+    packing: tuple[np.generic | None, np.generic | None],
+) -> CFColumn:
+    unit, origin = _unit_and_origin(layout, since, str(attributes.get("calendar", "")).lower())
+    # xarray makes int64 of integers that may be missing, before it scales them.
+    number = np.dtype(np.int64) if missing and stored.kind in "iu" else stored
+    return CFColumn(
+        Stored(layout),
+        "time",
+        np.dtype("M8[ns]"),
+        missing,
+        *_factors(*packing),
+        unit,
+        origin,
+        unsigned=stored != layout.dtype,
+        is_short=since["unit"].lower().rstrip("s") + "s" not in _LONG_NAMES,
+        packed=_float_dtype(number, *packing),
+    )
+
+
+def _factors(scale: np.generic | None, offset: np.generic | None) -> tuple[float, float]:
+    return (1.0 if scale is None else float(scale)), (0.0 if offset is None else float(offset))
 
 
 def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:
@@ -161,7 +213,7 @@ def _number(value: Any) -> np.generic | None:
 
 def _float_dtype(stored: np.dtype, scale: np.generic | None, offset: np.generic | None) -> np.dtype:
     """Return the dtype of decoded numbers, as xarray chooses it."""
-    single, double = np.dtype(np.float32), np.dtype(np.float64)
+    single, double = np.dtype(np.float32), _DOUBLE
     if scale is None and offset is None:
         return stored if stored.kind == "f" else single if stored.itemsize <= 2 else double
     if scale is not None and offset is not None and scale.dtype == offset.dtype and scale.dtype in (single, double):
@@ -196,10 +248,10 @@ def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) 
         )
     ns = int(date.astype(np.int64)) * _UNITS["d"] + round((hours * 3600 + minutes * 60 + seconds) * _UNITS["s"])
     ns -= _zone(since["zone"])
-    if abs(ns) > np.iinfo(np.int64).max // 2:
+    if not _LOW <= ns <= _HIGH:
         raise UnsupportedColumnError(
-            f"{layout.where} has times in {units!r}, which is not in the years 1824 to 2116. Read it with "
-            "decode_cf=False."
+            f"{layout.where} has times in {units!r}, which is not in the years 1678 to 2262, which nanoseconds hold. "
+            "Read it as it is stored, with decode_cf=False."
         )
     return _UNITS[name], ns
 

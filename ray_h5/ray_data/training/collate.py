@@ -17,7 +17,7 @@ from ray_h5.errors import CastError, OptionError, UnknownColumnError, Unsupporte
 from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.messages import no_column
 from ray_h5.planning.padding import LENGTH, Padding, check_length_name, pad_rows
-from ray_h5.ray_data.ragged import is_ragged
+from ray_h5.ray_data.ragged import declared_shape, is_ragged
 from ray_h5.ray_data.sparse import is_dense, is_sparse, to_batch
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
@@ -79,7 +79,7 @@ class TorchCollate(ArrowBatchCollateFn):
         sparse: dict[str, torch.Tensor] = {}
         if isinstance(batch, pa.Table):
             # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
-            ragged = {field.name: field.type for field in batch.schema if is_ragged(field.type)}
+            ragged = {field.name: field for field in batch.schema if is_ragged(field.type)}
             sparse = {field.name: _sparse(batch[field.name]) for field in batch.schema if is_sparse(field.type)}
             # A placeholder keeps the order of the columns; lists of objects would take long to make.
             others = batch.drop_columns(list(sparse)) if sparse else batch
@@ -103,11 +103,12 @@ class TorchCollate(ArrowBatchCollateFn):
                 found[name] = self._convert(name, values)
         return found
 
-    def _ragged(self, name: str, rows: list[np.ndarray], type_: Any) -> TorchBatch:
+    def _ragged(self, name: str, rows: list[np.ndarray], column: pa.Field) -> TorchBatch:
         fill = None if self._padding is None else self._padding.value(name)
         if fill is None:
             return {name: [self._convert(name, row) for row in rows]}
-        array, lengths = pad_rows(name, rows, fill, np.dtype(type_.value_type.to_pandas_dtype()), type_.ndim)
+        dtype = np.dtype(column.type.value_type.to_pandas_dtype())
+        array, lengths = pad_rows(name, rows, fill, dtype, column.type.ndim, declared_shape(column))
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:

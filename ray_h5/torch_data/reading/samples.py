@@ -7,7 +7,7 @@ tensors, unless a user changed the samples: it finds a function for our types in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableSequence, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, SupportsIndex, overload
 
@@ -262,7 +262,9 @@ def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
         values = [each[name] for each in batch]
         if name in fills and _have_axes(values):
             lengths = [each.get(name + LENGTH) for each in batch]
-            found[name], measured = _padded(values, fills[name])
+            # The lengths of samples say whether rows of the column differ along several axes; those here may agree.
+            axes = {each.ndim for each in lengths if isinstance(each, torch.Tensor)}
+            found[name], measured = _padded(values, fills[name], axes)
             if all(length is None or _is_length(length, row) for length, row in zip(lengths, values, strict=True)):
                 found[name + LENGTH] = measured
         if name not in found:
@@ -283,14 +285,18 @@ def _is_length(length: Any, row: torch.Tensor | np.ndarray) -> bool:
     return length.tolist() in (len(row), list(row.shape))
 
 
-def _padded(values: Sequence[Any], fill: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows as one tensor, and their lengths, as `ray_h5.planning.padding.pad_rows` does."""
+def _padded(values: Sequence[Any], fill: float, axes: Collection[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as one tensor, and their lengths, as `ray_h5.planning.padding.pad_rows` does.
+
+    `axes` has the number of axes that the lengths of single rows have.
+    """
     rows = [torch.as_tensor(each) for each in values]
     shapes = torch.tensor([row.shape for row in rows])
     out = rows[0].new_full((len(rows), *shapes.amax(dim=0).tolist()), fill)
     for i, row in enumerate(rows):
         out[(i, *map(slice, row.shape))] = row
-    one_axis = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+    agree = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+    one_axis = set(axes) == {0} if set(axes) in ({0}, {1}) else agree
     return out, shapes[:, 0].clone() if one_axis else shapes
 
 

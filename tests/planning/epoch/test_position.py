@@ -20,8 +20,8 @@ from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.position import Position, Remainder, position_of, read_block, resume
 from ray_h5.planning.epoch.progress import RunProgress
 from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.index.file_facts import Scope
 from ray_h5.planning.index.file_table import FileTable
+from ray_h5.planning.index.scope import Scope
 from tests.planning.kit import plan_files
 
 

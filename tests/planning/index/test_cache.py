@@ -19,8 +19,9 @@ from ray_h5 import atomic
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.planning.index import cache, serialize
 from ray_h5.planning.index.cache import MEMORY
-from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
 from ray_h5.planning.index.row_index import build_index
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
 from ray_h5.planning.schema import ColumnSpec
@@ -86,7 +87,8 @@ def test_another_process_reads_no_file(kept, files):
     code = """
 import json, sys
 from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts, Scope
+from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
 from tests.planning.kit import plan_files
 del Scope.open

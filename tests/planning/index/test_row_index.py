@@ -1,6 +1,7 @@
 import logging
 import os
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -145,6 +146,26 @@ def varying(element):
     rows = np.empty(4, h5py.vlen_dtype(element))
     rows[:] = [np.arange(i, dtype=element) for i in range(4)]
     return rows
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.full(4, None, h5py.ref_dtype), "has type reference"),
+        (np.full(4, None, h5py.regionref_dtype), "has type reference"),
+        (np.full(4, "", h5py.vlen_dtype(h5py.string_dtype())), "has type array of object of varying length"),
+        (np.full(4, 0, h5py.vlen_dtype(">i4")), "has array of >i4 of varying length, whose byte order h5py loses"),
+    ],
+    ids=["references", "regions", "lists of text", "big-endian lists"],
+)
+def test_what_is_not_supported(tmp_path, values, says):
+    """The list in docs/files.md, with those of the next test."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (4,), values.dtype)
+        file["y"] = np.arange(4)
+    with pytest.raises(UnsupportedColumnError, match=re.escape(says)):
+        build_index([str(tmp_path / "a.h5")], ["x"])
+    assert list(build_index([str(tmp_path / "a.h5")]).columns) == ["y"]
 
 
 @pytest.mark.parametrize(

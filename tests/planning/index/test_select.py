@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumn
 from ray_h5.planning.epoch.position import Remainder, read_block
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.index.cache import MEMORY
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.predicates.criteria import between, where
 from tests.planning.kit import combined, plan_files
 

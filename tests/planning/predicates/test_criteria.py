@@ -11,8 +11,9 @@ import ray_h5
 from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.predicates import virtual_columns
-from ray_h5.planning.predicates.criteria import any_equal, between, parse_virtual, row_mask, virtual_name, where
+from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
 from ray_h5.planning.predicates.evaluate import as_expression, evaluate
+from ray_h5.planning.predicates.wanted import parse_virtual, virtual_name
 from tests.planning.kit import plan_files
 
 COLUMNS = {

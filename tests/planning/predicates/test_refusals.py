@@ -43,7 +43,26 @@ def test_text_is_parsed_where_a_column_holds_times(path, unit):
     assert rows(path, **{unit: ["2024-01-30T12:00", "2024-02-01T12:00Z"]}) == [0, 2]
     assert rows(path, **{unit: between("2024-01-31", None)}) == [1, 2]
     assert rows(path, **{unit: between("2024-01-30 13:00", "2024-01-31T12:00:00")}) == [1]
-    assert rows(path, **{unit: between(None, "2024-02")}) == [0, 1]
+    assert rows(path, **{unit: between(None, "2024-02-01")}) == [0, 1]
+    assert rows(path, **{unit: ["2024-01-31", "2024-01-31T12:00"]}) == [1]  # a day is its midnight
+
+
+@pytest.mark.parametrize("column", ["s", "ms", "us", "ns", "day"])
+@pytest.mark.parametrize("wanted", ["2024-01", ["2024-01", "2024-02-01"], between("2024-01", None)], ids=str)
+def test_a_month_is_refused_with_its_range(path, column, wanted):
+    """pandas and xarray select the whole month; numpy takes its first day."""
+    with pytest.raises(PredicateError, match=rf"'2024-01' is a month, and column '{column}' holds times") as raised:
+        rows(path, **{column: wanted})
+    advised = re.search(r"write (between\(.*?\))", str(raised.value))[1]
+    assert rows(path, **{column: eval(advised, {"between": between})}) == [0, 1]
+
+
+def test_a_month_is_text_where_a_column_holds_text(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["month"], file["x"] = np.array([b"2024-01", b"2024-02"]), np.arange(2)
+    assert rows(tmp_path / "a.h5", month="2024-01") == [0]
+    assert rows(tmp_path / "a.h5", month=["2024-02"]) == [1]
+    assert rows(tmp_path / "a.h5", month=between("2024-02", None)) == [1]
 
 
 def test_days_and_text_of_days(path):

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from ray_h5.planning.predicates.criteria import RowFold, any_equal, between, row_mask, virtual_name, where
+from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
+from ray_h5.planning.predicates.wanted import RowFold, virtual_name
 from ray_h5.planning.predicates.words import in_words
 
 FOLD = pc.field(virtual_name("rows", RowFold(5, 0, False, None, 0, 50, 1))) == pc.scalar(True)

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 from hypothesis import strategies as st
 
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.rows.kinds import Grid, Groups
 from ray_h5.planning.rows.view import RowView
 from ray_h5.planning.rows.windows import Windows

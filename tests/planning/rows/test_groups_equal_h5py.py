@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.planning.index import serialize
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
 from ray_h5.planning.rows.kinds import Groups
 from ray_h5.planning.rows.windows import Windows

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.planning.index.file_facts import Scope
+from ray_h5.planning.index.scope import Scope
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
 from ray_h5.torch_data.reading import row_cache, row_source
 from ray_h5.torch_data.reading.row_cache import copy_alone, take_rows

@@ -1,0 +1,183 @@
+"""How the facts of one file are found: a question, and what the file answers."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from textwrap import shorten
+
+import pyarrow as pa
+
+from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.hdf5.buffers import empty
+from ray_h5.hdf5.layout import ColumnLayout, FileLayout, FileState
+from ray_h5.hdf5.reader import RowReader
+from ray_h5.planning.index.file_facts import FileFacts, Question
+from ray_h5.planning.index.scope import Scope
+from ray_h5.planning.predicates.virtual_columns import compute
+from ray_h5.planning.predicates.wanted import RowMask, parse_virtual, read_for
+from ray_h5.planning.rows.space import RowTable
+from ray_h5.planning.rows.view import FileReader, RowView
+from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import Identity
+
+logger = logging.getLogger(__name__)
+
+_WHY_CHARACTERS = 100
+
+
+def learn(
+    facts: FileFacts | None, path: str, question: Question, scope: Scope, listed: Identity | None = None
+) -> FileFacts:
+    """Return the known facts of a file together with the answers to a question.
+
+    A column that the file lacks is no error here: the comparison of all files reports it. `listed` is the state of a
+    remote file in a listing.
+    """
+    if facts is not None:
+        state: FileState | None = facts.state
+    else:
+        state = None if listed is None else FileState(listed)
+    table = None if facts is None else facts.table
+    try:
+        return _learn(facts, path, question, scope, state, table)
+    except UnsupportedColumnError as exc:
+        if not exc.is_encoded or table is not None:
+            raise
+    return _learn(facts, path, question, scope, state, RowTable())  # a column is a group; the file does not say so
+
+
+def _learn(
+    facts: FileFacts | None,
+    path: str,
+    question: Question,
+    scope: Scope,
+    state: FileState | None,
+    table: RowTable | None,
+) -> FileFacts:
+    with scope.open(path, state, table, None if facts is None else facts.known) as reader:
+        if facts is None:
+            reader.base.look_again()
+        facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
+        for spec in facts.absent(question) if question.values else ():
+            facts = _learn_values(facts, reader, spec, question.columns)
+        facts = _learn_attributes(facts, reader, question.attributes)
+        return facts if isinstance(reader, RowReader) else replace(facts, table=reader.table)
+
+
+def check_planned(reader: FileReader, column: str, rows: int) -> None:
+    """Raise unless a column has the number of rows that was planned. The file did not change since.
+
+    Raises
+    ------
+    StaleIndexError
+        If not: only a wrong index on disk can be the cause.
+    """
+    found = reader.find([column])[column]
+    if found.num_rows != rows:
+        raise StaleIndexError(wrong_index(found, f"{rows} rows", f"{found.num_rows}"))
+
+
+def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
+    """Return the message for a column that is not what an index on disk says."""
+    return (
+        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. Its entry in "
+        "index_dir is wrong: delete that folder, and build the index again."
+    )
+
+
+def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] | None) -> FileFacts:
+    if columns is not None:
+        new = [name for name in columns if name not in facts.columns]
+        return _knowing(facts.described(found := reader.find(new, missing_ok=True)), reader, list(found))
+    if facts.listing is not None:
+        return facts
+    layout = reader.layout
+    layouts, left_out = _readable(layout)
+    others = (column.sources for name, column in layout.columns.items() if name not in layouts)
+    sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
+    facts = replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+    return _knowing(facts, reader, list(layouts))
+
+
+def _knowing(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    """Return the facts of a remote file with what reads of its columns need."""
+    if not is_url(facts.path) or isinstance(reader, RowView):
+        return facts
+    return replace(facts, known={**facts.known, **reader.known_columns(names)})
+
+
+def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
+    rows = facts.num_rows(columns)
+    for name in list(facts.chosen(columns))[:1]:
+        check_planned(reader, name, rows)
+    derived = parse_virtual(spec.name)
+    # A mask is a dataset of the file, also where rows are groups.
+    is_mask = derived is not None and isinstance(derived[1], RowMask)
+    finder = reader.base if is_mask and isinstance(reader, RowView) else reader
+    facts = facts.described(finder.find(read_for(spec.name)))
+    values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
+    return replace(facts, values={**facts.values, spec: values})
+
+
+def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    absent = [name for name in names if name not in facts.attributes]
+    if not absent:
+        return facts
+    base = reader.base if isinstance(reader, RowView) else reader
+    found = dict(facts.attributes)
+    for name, value in base.attributes(absent).items():
+        try:
+            found[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{facts.path}: attribute {name!r} holds {value!r}, which is not UTF-8; leave it out of attrs=[...]"
+            ) from None
+        if isinstance(value, bytes):
+            found[name] = found[name].cast(pa.large_string())
+    return replace(facts, attributes=found)
+
+
+def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:
+    found = facts.columns[spec.name].num_rows
+    if found != rows:
+        raise SchemaMismatchError(
+            f"{facts.path}: expected {rows} rows, as its other columns have, found {found} in {spec.name!r}. If it "
+            "lists the rows of a split, choose them with row_mask()."
+        )
+    stored = facts.columns[spec.name].spec
+    if not spec.is_read_from(stored, True):
+        raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
+    array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
+    reader.read_into({spec.name: array}, slice(None), casting=spec.casting)
+    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
+
+
+def _readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
+    """Return the columns that can be delivered, and why the others cannot."""
+    found: dict[str, ColumnLayout] = {}
+    refused = {}
+    for name, error in layout.refused.items():
+        if not isinstance(error, UnsupportedColumnError):
+            raise error  # it may be a column of rows, and all columns are asked for
+        refused[name] = error
+    for name, column in layout.columns.items():
+        try:
+            ColumnSpec.of(column)
+        except UnsupportedColumnError as exc:
+            refused[name] = exc
+        else:
+            found[name] = column
+    for error in refused.values():
+        logger.debug("left out: %s", error)  # a warning says it once for all files
+    return found, tuple((name, _why(name, error)) for name, error in refused.items() if error.has_rows)
+
+
+def _why(name: str, error: Exception) -> str:
+    """Return the reason in an error about a column, in a few words."""
+    message = str(error)
+    said = message.partition(f"column {name!r}")[2] or message
+    return shorten(re.split("; |[.] ", said, maxsplit=1)[0].strip(" ,"), _WHY_CHARACTERS, placeholder=" ...")
