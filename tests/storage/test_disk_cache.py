@@ -19,7 +19,7 @@ from ray_h5.storage.disk_cache import CachedGetter, CacheOptions, DiskCache
 from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES
 from ray_h5.storage.disk_cache.cache import cache_for
 
-FOLDER = "ray_h5-cache-1"
+FOLDER = "ray_h5-cache-2"
 BIG = 1 << 30
 
 
@@ -268,28 +268,15 @@ def test_processes_that_are_killed_leave_right_bytes(tmp_path):
 def test_a_process_that_is_stopped_while_it_holds_the_lock(tmp_path, monkeypatch, caplog):
     import fcntl
 
-    from ray_h5.storage.disk_cache import cache
+    from ray_h5.storage.disk_cache import lock
 
-    monkeypatch.setattr(cache, "_LOCK_S", 0.2)
+    monkeypatch.setattr(lock, "_LOCK_S", 0.2)
     remote = Remote(100_000)
     getter = remote.cached(cache_at(tmp_path))
     with open(tmp_path / FOLDER / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert getter.get(0, 100_000) == remote.bytes
     assert "another process holds its lock. Rows come from the store instead" in caplog.text
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("this user may not mount file systems")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_disk_that_is_full(small_disk, caplog):

@@ -3,10 +3,12 @@
 import errno
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -268,3 +270,65 @@ def test_a_clock_that_is_set_back_while_it_is_used(tmp_path, monkeypatch):
     second.cached(other).get(0, SIZE)
     assert getter.get(0, SIZE) == first.bytes
     assert len(first.fetched) in (1, 2)
+
+
+def test_files_that_were_moved_over_each_other(tmp_path):
+    """Their blocks have right CRCs, and are of the other file."""
+    first, second = Remote(SIZE, 1), Remote(SIZE, 2)
+    cache = cache_at(tmp_path)
+    first.cached(cache).get(0, SIZE)
+    path = block_file(tmp_path)
+    second.cached(cache).get(0, SIZE)
+    (other,) = {each for each in (tmp_path / FOLDER).iterdir() if each.name not in ("lock", path.name)}
+    path.replace(other)
+    again = cache_at(tmp_path)
+    assert second.cached(again).get(0, SIZE) == second.bytes
+    assert first.cached(again).get(0, SIZE) == first.bytes
+
+
+def test_a_folder_that_is_removed_while_it_is_used(tmp_path, caplog):
+    remote = Remote(SIZE)
+    cache = cache_at(tmp_path)
+    getter = remote.cached(cache)
+    getter.get(0, SIZE)
+    shutil.rmtree(tmp_path / FOLDER)
+    time.sleep(1.1)
+    for _ in range(3):
+        assert getter.get(0, SIZE) == remote.bytes
+    assert len(remote.fetched) <= 3  # it is made again
+    remote.fetched.clear()
+    assert remote.cached(cache_at(tmp_path)).get(0, SIZE) == remote.bytes
+    assert remote.fetched == []
+    assert caplog.text == ""
+
+
+def test_a_folder_that_cannot_be_made_again(tmp_path, caplog):
+    remote = Remote(SIZE)
+    getter = remote.cached(cache_at(tmp_path / "nvme"))
+    shutil.rmtree(tmp_path / "nvme")
+    (tmp_path / "nvme").touch()
+    threads = [threading.Thread(target=getter.get, args=(row * ROW, ROW)) for row in range(ROWS)]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    assert getter.running("order") is None
+    assert caplog.text.count(" failed: ") == 1
+
+
+def test_the_files_of_another_version_are_left_alone(tmp_path):
+    older = tmp_path / "ray_h5-cache-1"
+    older.mkdir()
+    (older / "file").write_bytes(bytes(SIZE))
+    remote = Remote(SIZE)
+    remote.cached(cache_at(tmp_path, share(16))).get(0, SIZE)
+    assert (older / "file").read_bytes() == bytes(SIZE)
+
+
+def test_a_disk_that_is_full_while_rows_make_room(small_disk, caplog):
+    remote = Remote(SIZE)
+    getter = remote.cached(cache_at(small_disk, share(16)))
+    for _ in range(2):
+        read(remote, getter, range(ROWS))
+    uses = Uses([NEVER] * 16 + [1.5] * 16, [NEVER] * 16 + [LATER] * 16)
+    getter.follow(uses)
+    read(remote, getter, range(ROWS))
+    assert caplog.text.count("No space left on device") == 1

@@ -13,6 +13,7 @@ import numpy as np
 
 from ray_h5.hdf5.reading.jobs import Fetch, FetchSpans, Job, ReadStats, Worker, single_jobs
 from ray_h5.storage.byte_source import ByteSource
+from ray_h5.storage.disk_cache import BLOCK_BYTES
 from ray_h5.storage.fetching import fetch
 
 _FEW_RANGES = 32
@@ -214,7 +215,8 @@ def _requests(jobs: Sequence[RemoteJob]) -> list[_Request]:
     for there, missing in apart:
         costs = (there or missing)[0][2].byte_source.costs
         gap = costs.gap_bytes if count >= _FEW_RANGES else costs.few_gap_bytes
-        requests += _joined(there, 0, *costs.part_bytes)
+        # No block is between two that are as close as this.
+        requests += _joined(there, BLOCK_BYTES - 1, *costs.part_bytes)
         requests += _joined(missing, gap, costs.parts_of(total), costs.part_bytes[1])
     return requests
 

@@ -38,7 +38,9 @@ def places_of(file: OpenFile, columns: Sequence[str], rows: np.ndarray) -> RowPl
 
     def found() -> list[tuple[np.ndarray, ...]]:
         with file.library() as library:
-            readers = gather(lambda name: file.reader(name, library), columns)
+            layouts = gather(lambda name: file.column(name, library), columns)
+            direct = [name for name, layout in zip(columns, layouts, strict=True) if layout.direct]
+            readers = gather(lambda name: file.reader(name, library), direct)
             return [each.places(rows) for each in readers if isinstance(each, DirectColumn)]
 
     nothing = np.empty((4, 0), np.int64)

@@ -16,7 +16,7 @@ from ray_h5.planning.epoch.coming import BlocksDue, ComingRows
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.rows.view import FileReader
-from ray_h5.storage.disk_cache import CachedGetter
+from ray_h5.storage.disk_cache import CachedGetter, RunningOrder
 
 _MAX_FILES = 1 << 16
 
@@ -30,14 +30,14 @@ class Following:
         The rows.
     order : Order
         The order in which they are read.
-    cached : CachedGetter
-        One of the files, as the cache has it.
+    running : RunningOrder
+        What says that it is read.
     """
 
-    def __init__(self, plan: ReadPlan, order: Order, cached: CachedGetter) -> None:
+    def __init__(self, plan: ReadPlan, order: Order, running: RunningOrder) -> None:
         self.coming = ComingRows(order)
         self._plan = plan
-        self._running = cached.running(_name(plan, order))
+        self._running = running
         self._told: LRU[BlocksDue] = LRU(_MAX_FILES, MAX_INDEX_BYTES, lambda due: due.nbytes)
         self._told_unread = False
 
@@ -46,7 +46,8 @@ class Following:
         """Return what tells the cache of an order; None if no bytes of these files stay on a disk."""
         remote = (file for file in range(len(plan.files)) if plan.files.is_remote(file))
         cached = next((_cached(plan, file) for file in remote), None)
-        return None if cached is None else cls(plan, order, cached)
+        running = None if cached is None else cached.running(_name(plan, order))
+        return None if running is None else cls(plan, order, running)
 
     def tell(self, files: Iterable[int], reader_of: Callable[[int], FileReader]) -> None:
         """Tell the cache of the rows of some files, which were just read, if it has no room for all of them."""

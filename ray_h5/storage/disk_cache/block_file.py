@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +25,8 @@ __all__ = ["BLOCK_BYTES", "LASTING", "ROWS", "BlockFile", "Descriptor", "crcs_of
 BLOCK_BYTES = 16 << 10
 """Small, because a row that is read alone is fetched with the rest of its first and its last block."""
 
-_HEAD = struct.Struct("<8sIIQQ")
-_DATASET_AT = 24
+_HEAD = struct.Struct("<8sIIQ104sQ")
+_DATASET_AT = 128
 _MAGIC = b"rayh5blk"
 _HEAD_BYTES = 4096
 _RECORD = np.dtype([("crc", "<u4"), ("kind", "<u4")])
@@ -36,7 +36,8 @@ run needs. A record of kind 0 is that of a block which is not there."""
 
 _PAGE_BYTES = 4096
 _TOUCH_S = 1.0
-_RECORDS_AT_ONCE = 1 << 12
+_FAR_APART = 1 << 10
+"""Blocks for each byte range: the records of so many are read as fast as those of one."""
 
 
 class BlockFile:
@@ -55,7 +56,8 @@ class BlockFile:
     def __init__(self, path: str, size: int, dataset: int) -> None:
         self.path, self.size = path, size
         self.num_blocks = -(-size // BLOCK_BYTES)
-        self._head = _HEAD.pack(_MAGIC, BLOCK_BYTES, 1, size, dataset)
+        # With the name: a file that was moved has bytes of another one, which are right by their CRCs.
+        self._head = _HEAD.pack(_MAGIC, BLOCK_BYTES, 2, size, os.fsencode(os.path.basename(path)), dataset)
         self._data_at = on_disk(_HEAD_BYTES + _RECORD.itemsize * self.num_blocks)
         self._descriptor: Descriptor | None = None
         self._looked_at = 0.0
@@ -80,15 +82,16 @@ class BlockFile:
         opened = self._opened()
         return np.zeros(end - first, np.uint32) if opened is None else _records(opened, first, end)["kind"]
 
-    def has(self, spans: Sequence[tuple[int, int]]) -> Iterator[bool]:
-        """Yield for byte ranges, which ascend, whether all of their blocks have a record."""
-        first, kinds = 0, np.empty(0, np.uint32)
-        for offset, nbytes in spans:
-            begin, end = offset // BLOCK_BYTES, min(-(-(offset + nbytes) // BLOCK_BYTES), self.num_blocks)
-            if end > first + len(kinds) or begin < first:
-                # Many records are read at once: spans are often close to each other.
-                first, kinds = begin, self.kinds(begin, max(end, min(begin + _RECORDS_AT_ONCE, self.num_blocks)))
-            yield bool(kinds[begin - first : end - first].all())
+    def has(self, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return for byte ranges, whose offsets ascend, whether all of their blocks have a record."""
+        firsts, ends = offsets // BLOCK_BYTES, np.minimum(-(-(offsets + sizes) // BLOCK_BYTES), self.num_blocks)
+        if not len(firsts):
+            return np.zeros(0, bool)
+        begin, end = int(firsts[0]), int(ends.max())
+        if end - begin > _FAR_APART * len(firsts):
+            return np.array([self.kinds(*span).all() for span in zip(firsts.tolist(), ends.tolist(), strict=True)])
+        missing = np.concatenate([[0], np.cumsum(self.kinds(begin, end) == 0)])
+        return missing[ends - begin] == missing[firsts - begin]
 
     def head_bytes(self) -> int:
         """Return how many bytes `make` takes: none if the file is there."""
@@ -198,7 +201,7 @@ def dataset_of(path: str) -> int | None:
     """Return the dataset that used a file of the cache last; None if it is no such file."""
     with open(path, "rb") as file:
         head = file.read(_HEAD.size)
-    return int(_HEAD.unpack(head)[4]) if len(head) == _HEAD.size else None
+    return int(_HEAD.unpack(head)[5]) if len(head) == _HEAD.size else None
 
 
 def _records(opened: Descriptor, first: int, end: int) -> np.ndarray:

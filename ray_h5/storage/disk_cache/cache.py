@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +18,17 @@ from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
 from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, ROWS, BlockFile, crcs_of, dataset_of, on_disk, runs
 from ray_h5.storage.disk_cache.evictions import NEVER, ORDERS, evictions_of
+from ray_h5.storage.disk_cache.lock import CacheLock
 
 __all__ = ["CacheOptions", "DiskCache", "cache_for"]
 
 logger = logging.getLogger(__name__)
 
-_FOLDER = "ray_h5-cache-1"
+_FOLDER = "ray_h5-cache-2"
 """The folder in the user's folder. Nothing outside it is ever removed. Another format gets another number."""
 
 _PAUSE_S = 60.0
 _COUNT_AGAIN_S = 5.0
-_LOCK_S = 10.0
 _FULL_S = 1.0
 """While nothing can be removed, nobody looks for it all the time."""
 
@@ -91,7 +89,9 @@ class DiskCache:
         self.evictions = evictions_of(self._folder)
         self.is_full = False
         self._dataset = int.from_bytes(hashlib.sha256(options.dataset.encode()).digest()[:8], "little")
-        self._lock: PerProcess[_Lock] = PerProcess(lambda: _Lock(os.path.join(self._folder, "lock")))
+        self._lock: PerProcess[CacheLock] = PerProcess(lambda: CacheLock(os.path.join(self._folder, "lock")))
+        self._warning = threading.Lock()
+        self._warned: dict[str, float] = {}
         self._paused_until = self._full_until = 0.0
         self._counted_at = float("-inf")
 
@@ -118,12 +118,12 @@ class DiskCache:
             self._warn("reading", exc)
             return None
 
-    def has(self, file: BlockFile, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """Return for byte ranges, which ascend, whether all of their blocks have a record."""
+    def has(self, file: BlockFile, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return what `BlockFile.has` does."""
         try:
-            return list(file.has(spans))
+            return file.has(offsets, sizes)
         except OSError:
-            return [False] * len(spans)  # a read warns
+            return np.zeros(len(offsets), bool)  # a read warns
 
     def write(self, file: BlockFile, first: int, data: memoryview, asked: tuple[int, int], kind: int = ROWS) -> None:
         """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk.
@@ -143,15 +143,34 @@ class DiskCache:
             crcs = crcs_of(data)
             with self._lock.value.held():
                 self._write(_Blocks(file, first, data, crcs, kind), due)
+        except FileNotFoundError:
+            self._make_again()  # somebody removed the folder
         except OSError as exc:
-            self._paused_until = time.monotonic() + _PAUSE_S
-            self._counted_at = float("-inf")
-            self._warn("writing", exc)
+            self._pause(exc)
+
+    def _make_again(self) -> None:
+        try:
+            _made_folder(self.options.folder)
+        except OptionError as exc:
+            self._pause(OSError(0, exc.args[0]))
+
+    def _pause(self, exc: OSError) -> None:
+        self._paused_until = time.monotonic() + _PAUSE_S
+        self._counted_at = float("-inf")
+        self._warn("writing", exc)
 
     def _warn(self, doing: str, exc: OSError) -> None:
-        logger.warning(
-            "cache_dir=%r: %s failed: %s. Rows come from the store instead", self.options.folder, doing, exc.strerror
-        )
+        """Warn once a minute at most: many threads may fail at the same time."""
+        now = time.monotonic()
+        with self._warning:
+            is_new = now > self._warned.get(doing, float("-inf")) + _PAUSE_S / 2
+            if is_new:
+                self._warned[doing] = now
+        if is_new:
+            logger.warning(
+                "cache_dir=%r: %s failed: %s. Rows come from the store instead",
+                self.options.folder, doing, exc.strerror,
+            )  # fmt: skip
 
     def _write(self, blocks: _Blocks, due: np.ndarray | None) -> None:
         """Store what is missing; `due` is when those come again that are worth the room of others, if it is full."""
@@ -237,44 +256,6 @@ class DiskCache:
         nbytes = _taken(entry)
         Path(entry.path).unlink(missing_ok=True)
         self._lock.value.used = max(0, self._lock.value.used - nbytes)
-
-
-class _Lock:
-    """The lock between the processes of a cache, and the number of bytes that the cache takes."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._threads = threading.Lock()
-        self._fd = -1
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        with self._threads:
-            if self._fd < 0:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self._lock()  # a process that dies lets go of it
-            try:
-                yield
-            finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def _lock(self) -> None:
-        until = time.monotonic() + _LOCK_S
-        while True:
-            try:
-                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:  # such as a process that was stopped by Ctrl-Z
-                    raise OSError(errno.ETIMEDOUT, "another process holds its lock") from None
-                time.sleep(0.001)
-
-    @property
-    def used(self) -> int:
-        return int.from_bytes(os.pread(self._fd, 8, 0), "little")
-
-    @used.setter
-    def used(self, nbytes: int) -> None:
-        os.pwrite(self._fd, nbytes.to_bytes(8, "little"), 0)
 
 
 def cache_for(options: CacheOptions) -> DiskCache:

@@ -38,6 +38,7 @@ _PAUSES = 10
 """To look for victims takes at most one tenth of the time."""
 
 _ORDERS_S = 1.0
+_TRIES = 1000
 
 
 class Due(Protocol):
@@ -79,6 +80,11 @@ class RunningOrder:
         The folder of the cache.
     name : str
         What distinguishes the order from others.
+
+    Raises
+    ------
+    OSError
+        If the disk fails.
     """
 
     def __init__(self, folder: str, name: str) -> None:
@@ -86,12 +92,14 @@ class RunningOrder:
         self._held = self._hold()
 
     def _hold(self) -> Descriptor:
-        while True:
+        for _ in range(_TRIES):
             held = Descriptor(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-            fcntl.flock(held.fd, fcntl.LOCK_SH)
-            # Another process may have removed it in between.
-            if os.fstat(held.fd).st_nlink:
-                return held
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(held.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                if os.fstat(held.fd).st_nlink:
+                    return held
+            time.sleep(0.001)  # another process looks whether somebody holds it, and removes it then
+        raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
 
 class Evictions:
@@ -113,12 +121,15 @@ class Evictions:
         self._rests_until = self._alone_until = 0.0
         self._works = True
 
-    def running(self, name: str) -> RunningOrder:
-        """Return what says that an order is read; the caller keeps it."""
+    def running(self, name: str) -> RunningOrder | None:
+        """Return what says that an order is read; the caller keeps it. None if the disk fails."""
         with self._lock:
             found = self._orders.get(name)
             if found is None:
-                found = self._orders[name] = RunningOrder(self._folder, name)
+                try:
+                    found = self._orders[name] = RunningOrder(self._folder, name)
+                except OSError:
+                    return None  # such as a full one: the cache keeps what it has, and writes to it say why
             return found
 
     def follow(self, file: BlockFile, due: Due) -> None:

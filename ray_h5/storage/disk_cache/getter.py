@@ -47,8 +47,8 @@ class CachedGetter:
         """Whether the cache has no room, so that orders that are followed decide what it has."""
         return self._cache.is_full
 
-    def running(self, name: str) -> RunningOrder:
-        """Return what says that an order is read, as long as the caller has it."""
+    def running(self, name: str) -> RunningOrder | None:
+        """Return what says that an order is read, as long as the caller has it; None if the disk fails."""
         return self._cache.evictions.running(name)
 
     def follow(self, due: Due) -> None:
@@ -57,7 +57,9 @@ class CachedGetter:
 
     def has(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
         """Return for byte ranges, which ascend, whether each seems to be on the disk: it is checked when it is read."""
-        return self._cache.has(self._file, spans)
+        offsets, sizes = np.array(spans, np.int64).reshape(-1, 2).T
+        found: list[bool] = self._cache.has(self._file, offsets, sizes).tolist()
+        return found
 
     def lasting(self) -> CachedGetter:
         """Return the same for bytes that every run needs, such as metadata."""
