@@ -14,8 +14,8 @@ from ray_h5.hdf5.parts import lost_in
 from ray_h5.hdf5.reading.ahead import Extents, ReadAhead, ReadTimes
 from ray_h5.hdf5.reading.casting import LostValue
 from ray_h5.hdf5.reading.jobs import Job, ReadStats
-from ray_h5.hdf5.remote.joint_reads import JobFailure, RemoteJob, cost_of, run_remote_jobs
-from ray_h5.hdf5.remote.passes import direct_jobs, read_through_h5py
+from ray_h5.hdf5.remote.joint_reads import JobFailure, cost_of, run_remote_jobs
+from ray_h5.hdf5.remote.passes import PlannedRead, plan_read, read_through_h5py
 from ray_h5.storage.fetching import each_waiting
 
 if TYPE_CHECKING:
@@ -184,11 +184,14 @@ def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
         files = [read.reader.base.opened for read in reads]
         each_waiting(lambda file: file.check_unchanged(()), files)
         planned = _planned(files, reads)
-        stats = run_remote_jobs([job for jobs, _ in planned for job in jobs], threads)
-        through_h5py = [number for number, (_, parts) in enumerate(planned) if parts]
-        for found in each_waiting(lambda number: _rest(files[number], planned[number][1], number), through_h5py):
+        stats = run_remote_jobs([job for each in planned for job in each.jobs], threads)
+        through_h5py = [(number, *each) for number, of in enumerate(planned) for each in of.through_h5py]
+        for found in each_waiting(lambda each: _rest(*each), through_h5py):
             stats.add(found)
+        files += dict.fromkeys(file for each in planned for file in each.others)
         each_waiting(lambda file: file.check_unchanged(()), files)
+        for number, each in enumerate(planned):
+            _finish(each, number)
     except JobFailure as exc:
         failed, error = reads[exc.read], exc.error
         if isinstance(error, LostValue):
@@ -203,16 +206,23 @@ def run_joint(reads: Sequence[FileRead], threads: int) -> ReadStats:
 def joint_cost(reads: Sequence[FileRead]) -> ReadStats:
     """Return what `run_joint` would ask a store for, without the columns that h5py reads."""
     files = [read.reader.base.opened for read in reads]
-    return cost_of([job for jobs, _ in _planned(files, reads) for job in jobs])
+    return cost_of([job for each in _planned(files, reads) for job in each.jobs])
 
 
-def _planned(files: Sequence[OpenFile], reads: Sequence[FileRead]) -> list[tuple[list[RemoteJob], list[Part]]]:
-    return each_waiting(lambda number: direct_jobs(files[number], reads[number].parts, number), range(len(reads)))
+def _planned(files: Sequence[OpenFile], reads: Sequence[FileRead]) -> list[PlannedRead]:
+    return each_waiting(lambda number: plan_read(files[number], reads[number].parts, number), range(len(reads)))
 
 
-def _rest(file: OpenFile, parts: list[Part], number: int) -> ReadStats:
+def _rest(number: int, file: OpenFile, part: Part) -> ReadStats:
     try:
-        return read_through_h5py(file, parts)
+        return read_through_h5py(file, part)
+    except LostValue as exc:
+        raise JobFailure(number, exc) from exc
+
+
+def _finish(planned: PlannedRead, number: int) -> None:
+    try:
+        planned.finish()
     except LostValue as exc:
         raise JobFailure(number, exc) from exc
 

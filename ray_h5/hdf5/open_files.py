@@ -19,13 +19,11 @@ from weakref import WeakKeyDictionary
 import h5py
 import numpy as np
 
-from ray_h5.errors import RayH5Error, StaleIndexError
+from ray_h5.errors import RayH5Error, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_sources_now
-from ray_h5.hdf5.checks.chunks import ChunkGuard
-from ray_h5.hdf5.checks.heap import ReferenceLayout
-from ray_h5.hdf5.checks.source_guard import SourceGuard
 from ray_h5.hdf5.checks.values import ValueGuard
-from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index, check_chunk_list
+from ray_h5.hdf5.chunk_index import ChunkIndex, build_chunk_index
+from ray_h5.hdf5.column_guards import ColumnGuards
 from ray_h5.hdf5.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.hdf5.metadata.access import Access, ExternalPolicy
 from ray_h5.hdf5.metadata.attributes import ColumnNotes, notes_of, short_attributes
@@ -34,8 +32,9 @@ from ray_h5.hdf5.metadata.encodings import Encoding, Form
 from ray_h5.hdf5.metadata.group_attributes import attributes_of
 from ray_h5.hdf5.metadata.groups import GroupPattern, read_group_table
 from ray_h5.hdf5.metadata.links import Sources
-from ray_h5.hdf5.metadata.opening import open_h5, open_remote, translated
+from ray_h5.hdf5.metadata.opening import open_h5, translated
 from ray_h5.hdf5.metadata.tree import H5Tree, describe
+from ray_h5.hdf5.open_library import OpenLibrary
 from ray_h5.hdf5.parts import Address, Part
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.grid_column import GridAddress, GridColumn, grid_layout
@@ -44,8 +43,11 @@ from ray_h5.hdf5.reading.jobs import Job
 from ray_h5.hdf5.reading.last_axis import LastAxis, LastAxisColumn
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.reading.segmented_column import SegmentedColumn, class_columns
-from ray_h5.hdf5.remote.held_bytes import HeldBytes, bytes_of, gather
+from ray_h5.hdf5.remote.elsewhere import Elsewhere
+from ray_h5.hdf5.remote.held_bytes import HeldBytes, gather
 from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
+from ray_h5.hdf5.remote.other_columns import adopt_there, bytes_stored, known_there, raw_column
+from ray_h5.hdf5.remote.other_files import OtherFiles
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import ByteSource, FileIdentity, Identity, ObjectIdentity
@@ -78,9 +80,12 @@ class OpenFile:
 
     With `swmr`, a writer may have it open and add rows. The columns stay as they were when they were
     described. Size and times then change all the time, so the inode alone identifies the file.
+
+    Of a remote file, `others` are the other files in its store that columns come from. A file that one of these leads
+    to shares them.
     """
 
-    def __init__(self, access: Access, found: Identity) -> None:
+    def __init__(self, access: Access, found: Identity, others: OtherFiles | None = None) -> None:
         self.path = access.path
         self.access = access
         self._lock = threading.RLock()
@@ -96,6 +101,9 @@ class OpenFile:
         self._class_columns: WeakKeyDictionary[Segments, list[DirectColumn]] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self._known: dict[str, KnownColumn] = {}
+        self._elsewhere: dict[str, Elsewhere | None] = {}
+        self._owns_others = others is None
+        self.others = others or (OtherFiles(self) if self.is_remote else None)
         self.index_bytes = 0
 
     def _open(self, found: Identity) -> ByteSource:
@@ -134,7 +142,7 @@ class OpenFile:
 
         Of a remote file it is of bytes in memory: `held`, if a read has bytes of its own.
         """
-        opened = OpenLibrary(self.access, self.identity, held or self.held)
+        opened = OpenLibrary(self.access, self.identity, held or self.held, self.others)
         try:
             yield opened
         finally:
@@ -155,20 +163,44 @@ class OpenFile:
                     layout = column.layout
                     self._columns[name] = layout if layout.path == self.path else replace(layout, path=self.path)
                     self._known[name] = column
+                    if column.elsewhere is not None:
+                        self._elsewhere[name] = column.elsewhere
+                        adopt_there(self, column)
+
+    def file_of(self, path: str) -> OpenFile:
+        """Return this file, or another one of its store that values come from."""
+        if path == self.path and self.access.group == "/":
+            return self
+        assert self.others is not None
+        return self.others.file(path)
+
+    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
+        """Return where the values of a column of a remote file are, if they are in other files."""
+        layout = self.column(name, library)
+        with self._lock:
+            if self.others is None or not (layout.sources or name in self._elsewhere):
+                return None
+            if name not in self._elsewhere:
+                with translated(self.path, f"reading the header of column {name!r}"):
+                    self._elsewhere[name] = Elsewhere.of(self.path, library.dataset(name), layout, self.others)
+            return self._elsewhere[name]
 
     def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
         """Return what `adopt` takes, of the columns that are read without libhdf5."""
-
-        def known(name: str) -> KnownColumn:
-            layout = self.column(name, library)
-            chunked = layout.storage == "chunked"
-            index = PackedIndex.of(self._index_of(name, library)) if chunked else None
-            return KnownColumn(layout, index, notes_of(library.dataset(name)))
-
         names = list(names)
-        layouts = zip(names, gather(lambda name: self.column(name, library), names), strict=True)
-        direct = [name for name, layout in layouts if layout.direct and not layout.sources]
-        return dict(zip(direct, gather(known, direct), strict=True))
+        layouts = dict(zip(names, gather(lambda name: self.column(name, library), names), strict=True))
+        gather(lambda name: self.elsewhere(name, library), names)
+        wanted = [name for name in names if layouts[name].direct or self.elsewhere(name, library) is not None]
+        return dict(zip(wanted, gather(lambda name: self._known_column(name, library), wanted), strict=True))
+
+    def _known_column(self, name: str, library: OpenLibrary) -> KnownColumn:
+        layout, elsewhere = self.column(name, library), self.elsewhere(name, library)
+        index = None
+        if elsewhere is not None:
+            elsewhere = known_there(self, elsewhere)
+        elif layout.storage == "chunked":
+            index = PackedIndex.of(self._index_of(name, library))
+        return KnownColumn(layout, index, notes_of(library.dataset(name)), elsewhere)
 
     def guarded_index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex | None:
         """Return the chunk index of a column that h5py reads; None if there is none that is checked."""
@@ -200,8 +232,7 @@ class OpenFile:
         """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
             names = list(names)
-            sizes = gather(lambda name: int(library.dataset(name).id.get_storage_size()), names)
-            return dict(zip(names, sizes, strict=True))
+            return dict(zip(names, gather(partial(bytes_stored, self, library), names), strict=True))
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
@@ -250,10 +281,16 @@ class OpenFile:
 
     def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         layout = self.column(name, library)
+        elsewhere = self.elsewhere(name, library)
+        if elsewhere is not None and elsewhere.how == "external":
+            return raw_column(self, layout, elsewhere)
         return (self._direct if layout.direct else self._through_h5py)(layout, library)
 
     def _grid(self, address: GridAddress, library: OpenLibrary) -> GridColumn:
         layout = self.column(address.name, library)
+        elsewhere = self.elsewhere(address.name, library)
+        if elsewhere is not None and elsewhere.how == "external":
+            return GridColumn(layout, address.axes, raw_column(self, layout, elsewhere, address.axes))
         if not layout.direct:
             return GridColumn(layout, address.axes, self._through_h5py(layout, library))
         index = self._index_of(address.name, library) if layout.storage == "chunked" else None
@@ -276,12 +313,15 @@ class OpenFile:
         if dataset.shape != ():
             return self.reader(path, library)
         layout = describe_column(dataset, path, path=self.path, at_home=False, sources=(), single_ok=True)
-        guard = self._value_guard(self.path, path).check if layout.stored_dtype.hasobject else None
+        refers = layout.stored_dtype.hasobject
+        guard = ValueGuard(self.path, path, remembers=not self.access.swmr).check if refers else None
         return H5pyColumn(self.path, layout, guard)
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another one that these columns come from, has changed since it was described."""
         check_identity(self.path, self.identity, self.byte_source.identity(), swmr=self.access.swmr)
+        if self.is_remote:
+            return  # each request says which state it wants
         for name in names:
             check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
 
@@ -291,7 +331,10 @@ class OpenFile:
         Their states are those at the time when the column was described, or now if it was not described yet.
         """
         if name in self._columns:
-            check_same_sources(self.path, name, expected, self._columns[name].sources, swmr=self.access.swmr)
+            found, look = self._columns[name].sources, self.access.storage.identity
+            check_same_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
+        elif self.others is not None:
+            self.others.expect(expected)  # each request says which state it wants
         else:
             check_sources_now(self.path, name, expected, swmr=self.access.swmr)
 
@@ -300,8 +343,14 @@ class OpenFile:
         with self._lock:
             return {name: layout.sources for name, layout in self._columns.items()}
 
+    def agrees(self, sources: Iterable[SourceStates]) -> bool:
+        """Return whether the other files of a remote file have the states of a plan."""
+        return self.others is None or self.others.agree(sources)
+
     def is_current(self) -> bool:
         """Return whether the other files that columns come from are unchanged."""
+        if self.others is not None:
+            return self.others.are_current()
         with self._lock:
             sources = {*self._sought.items(), *(each for layout in self._columns.values() for each in layout.sources)}
         try:
@@ -319,39 +368,16 @@ class OpenFile:
         return DirectColumn(self.path, layout, self.byte_source, index)
 
     def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
-        if layout.sources or layout.storage == "virtual":
-            origin = SourceGuard(partial(self._guard_there, layout))
-            return H5pyColumn(self.path, layout, partial(origin.check_column, layout.name))
-        if layout.storage != "chunked":
-            refers = layout.stored_dtype.hasobject
-            return H5pyColumn(self.path, layout, self._value_guard(self.path, layout.name).check if refers else None)
+        if self.is_remote and layout.sources:
+            # libhdf5 would open other files, which it cannot.
+            raise UnsupportedColumnError(
+                f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
+                "Copy them into the file with h5repack."
+            )
         # libhdf5 reads what was fetched for it; of a local file, the guard reads itself.
         source = None if layout.user_block or self.is_remote else self.byte_source
-        guard = self._guard(self.path, library.dataset(layout.name), layout, source, self._size)
-        return H5pyColumn(self.path, layout, guard.check)
-
-    def _guard_there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard | ValueGuard | None:
-        """Return the guard of a dataset that values of a column come from, in any file; None if it needs none."""
-        file = dataset.file
-        where = f"{self.path}: column {layout.name!r} leads to {file.filename}"
-        if dataset.chunks is None:
-            return self._value_guard(where, dataset.name.strip("/")) if ReferenceLayout.of(dataset).per_item else None
-        described = describe_column(dataset, dataset.name.strip("/"), path=where, at_home=False, sources=())
-        return self._guard(where, dataset, described, None, lambda: bytes_of(file)[1])
-
-    def _value_guard(self, path: str, name: str) -> ValueGuard:
-        return ValueGuard(path, name, remembers=not self.access.swmr)
-
-    def _guard(
-        self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, source: ByteSource | None, size: Callable[[], int]
-    ) -> ChunkGuard:
-        index = None
-        if layout.lists_its_chunks:
-            index = self._index(path, dataset, layout, size)
-        else:
-            with translated(path, f"listing the chunks of column {layout.name!r}"):
-                check_chunk_list(dataset, layout, path, size)
-        return ChunkGuard(path, layout, source, index, remembers=not self.access.swmr)
+        guards = ColumnGuards(self.path, self._index, remembers=not self.access.swmr)
+        return H5pyColumn(self.path, layout, guards.of(layout, library, source, self._size))
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
@@ -361,54 +387,21 @@ class OpenFile:
     @property
     def cached_bytes(self) -> int:
         """Bytes that the file holds in memory: its chunk indexes, and parts of a remote file."""
-        return self.index_bytes + (0 if self.held is None else self.held.nbytes)
+        others = self.others.cached_bytes if self.others is not None and self._owns_others else 0
+        return self.index_bytes + (0 if self.held is None else self.held.nbytes) + others
 
     def measure(self) -> None:
         """Drop what a remote file holds if it is much, and let the cache count the rest."""
         if self.held is not None:
             self.held.trim()
+            assert self.others is not None
+            self.others.trim()
             _files.measure(self.access, self)
 
     def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self.index_bytes += sum(part.nbytes for part in (index.numbers, index.offsets, index.sizes, index.masks))
         _files.measure(self.access, self)
         return index
-
-
-class OpenLibrary:
-    """libhdf5's view of a file. It is opened when first needed."""
-
-    def __init__(self, access: Access, identity: Identity, held: HeldBytes | None) -> None:
-        self._access = access
-        self._identity = identity
-        self._held = held
-        self._tree: H5Tree | None = None
-        self._datasets: dict[str, h5py.Dataset] = {}
-
-    @property
-    def tree(self) -> H5Tree:
-        if self._tree is None:
-            path, swmr = self._access.path, self._access.swmr
-            if self._held is not None:
-                self._tree = H5Tree(open_remote(path, self._held, self._access.storage), self._access)
-                return self._tree
-            file = open_h5(path, swmr)
-            self._tree = H5Tree(file, self._access)
-            found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
-            check_identity(path, self._identity, found, swmr=swmr)
-        return self._tree
-
-    def dataset(self, name: str) -> h5py.Dataset:
-        if name not in self._datasets:
-            self._datasets[name] = self.tree.dataset(name)
-        return self._datasets[name]
-
-    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
-        return self.tree.source(dataset, file_name, name)
-
-    def close(self) -> None:
-        if self._tree is not None:
-            self._tree.close()
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:
@@ -434,17 +427,20 @@ def open_file(
     swmr: bool = False,
     storage: Storage = LOCAL,
     expect: Identity | None = None,
+    sources: Iterable[SourceStates] = (),
 ) -> OpenFile:
     """Return the open file at `path`, from the cache if the file has not changed.
 
-    Of a remote file in an expected state, nothing is asked: each request says which state it wants.
+    Of a remote file in an expected state, nothing is asked: each request says which state it wants. `sources` are the
+    expected states of other files that its columns come from.
     """
     access = Access(path, group, policy, swmr, storage)
     # With swmr too: a reader made after rows were added finds them.
     found = expect if isinstance(expect, ObjectIdentity) else access.storage.check(access.path)
     opened = _files.get(access)
     # The cache is not locked here: a source may be on a mount that does not answer.
-    if opened is None or opened.identity != found or not opened.is_current():
+    asks = not isinstance(expect, ObjectIdentity)
+    if opened is None or opened.identity != found or not (opened.is_current() if asks else opened.agrees(sources)):
         opened = OpenFile(access, found)
     _files.max_items = _max_open()
     # Readers that still hold an evicted file keep it open.

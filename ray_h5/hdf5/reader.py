@@ -81,8 +81,8 @@ class RowReader:
     threads : int
         Threads that one `read` may use.
     allow_external : iterable of str
-        Folders that links, virtual datasets and external storage may lead into. By default they
-        may lead only to the file itself.
+        Folders that links, virtual datasets and external storage may lead into; of a file in a store, URLs of the same
+        store. By default they may lead only to the file itself.
     expect : Identity or FileState, optional
         The state that the file must have. A FileState also has the states of the other files that
         columns come from.
@@ -158,7 +158,7 @@ class RowReader:
     @property
     def known_bytes(self) -> int:
         """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
-        return sum(each.index.nbytes for each in self._known.values() if each.index is not None)
+        return sum(index.nbytes for each in self._known.values() for index in each.indexes)
 
     @property
     def opened(self) -> OpenFile:
@@ -380,6 +380,13 @@ class RowReader:
 
         return self._retrying(known)
 
+    def look_again(self) -> None:
+        """Open a remote file again if other files that its columns come from have changed since."""
+        opened = self._file()
+        if self._is_remote and not opened.is_current():
+            forget(opened)
+            self._opened.value = None
+
     def _look_at(self) -> None:
         """Open the file with libhdf5, to find out now whether it is HDF5."""
         with self._file().library() as library:
@@ -452,7 +459,8 @@ class RowReader:
         if opened is None:
             storage = storage_of(self.path, self._storage)
             expect = None if self._expect is None else self._expect.identity
-            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect)
+            sources = () if self._expect is None else self._expect.sources.values()
+            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect, sources)
             opened.adopt(self._known)
             if self._expect is not None:
                 check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)

@@ -9,6 +9,7 @@ from ray_h5.hdf5.codecs.filters import UNCOMPRESSED
 from ray_h5.hdf5.codecs.pipeline import decodes
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.storage.addresses import is_url
 
 _TINY_BYTES = 4 << 10
 """For a smaller chunk, finding it and starting its decoding costs more than its bytes."""
@@ -68,6 +69,8 @@ def _through_h5py(layout: ColumnLayout) -> str:
     # Values of other types are always read by h5py, and a compact column is part of its header.
     if layout.direct or layout.kind not in {"number", "bool"} or layout.storage == "compact":
         return ""
+    if layout.sources and is_url(layout.path):
+        return ""  # in a store, the datasets that have the values are read without h5py
     if layout.storage in {"virtual", "external"}:
         why = f"it is {layout.storage}"
     elif not decodes(layout.pipeline):

@@ -128,8 +128,8 @@ def read_h5(
         Deliver blocks in the order of the epoch. With False faster tasks overtake, and the order differs each time.
         A trainer has its own options: see `ray_h5.data_config`.
     allow_external : path-like, or sequence of them
-        Folders that external links, virtual datasets and external storage may lead into. Those that lead elsewhere
-        are refused.
+        Folders that external links, virtual datasets and external storage may lead into; of files in a store, URLs of
+        the same store. Those that lead elsewhere are refused.
     filesystem : pyarrow or fsspec file system, optional
         A local file system, or a subtree of one that relative paths start from; or a remote one, which is slower
         than a URL: its calls run in threads, and the state of a file is asked for before and after each read.

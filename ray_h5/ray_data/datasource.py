@@ -80,7 +80,8 @@ class H5Datasource(Datasource):
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are made by their size in bytes.
     allow_external : path-like, or sequence of them
-        Folders that links, virtual datasets and external storage may lead into.
+        Folders that links, virtual datasets and external storage may lead into; of files in a store, URLs of the same
+        store.
     threads : int
         Threads that read and decode in one task.
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from ray_h5.storage.disk_cache import CachedGetter
+
 Buffer = memoryview
 """A writable, C-contiguous view of bytes."""
 
@@ -98,6 +100,10 @@ class ByteSource(Protocol):
     @property
     def costs(self) -> Costs:
         """What reads cost."""
+
+    @property
+    def cached(self) -> CachedGetter | None:
+        """What has its bytes on a local disk, if it is remote and they stay there."""
 
     @property
     def size(self) -> int:

@@ -39,6 +39,7 @@ class LocalFile:
 
     is_remote = False
     costs = DISK_COSTS
+    cached = None
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path

@@ -68,6 +68,11 @@ class ObjectFile(RemoteFile):
         """Return the state that is read. Reads raise if the object has another one."""
         return self._expect
 
+    @property
+    def cached(self) -> CachedGetter | None:
+        """What has its bytes on a local disk, if they stay there."""
+        return self._getter if isinstance(self._getter, CachedGetter) else None
+
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
         return self._getter.get(offset, nbytes)

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from ray_h5.storage.byte_source import Buffer, Costs, ObjectIdentity, Span, Then
-from ray_h5.storage.fetching import IN_FLIGHT, read_ranges
+from ray_h5.storage.disk_cache import CachedGetter
+from ray_h5.storage.fetching import IN_FLIGHT, Getter, read_ranges
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
 """Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
@@ -39,6 +40,16 @@ class RemoteFile(ABC):
     @abstractmethod
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes, in a thread that may wait; see `fetch`."""
+
+    @property
+    def cached(self) -> CachedGetter | None:
+        """What has its bytes on a local disk, if they stay there."""
+        return None
+
+    @property
+    def lasting(self) -> Getter:
+        """What gets bytes that each run needs, such as metadata: a cache keeps them."""
+        return self if self.cached is None else self.cached.lasting()
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""

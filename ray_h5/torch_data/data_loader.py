@@ -20,6 +20,7 @@ from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.joined import JoinedDataset, as_h5
 from ray_h5.torch_data.reading.calls import Call, CallSizes, in_threads, indices_of, with_later
 from ray_h5.torch_data.reading.moving import movable
+from ray_h5.torch_data.reading.place import IterationPlace
 from ray_h5.torch_data.samplers import OrderSampler
 
 _ReadBatch = tuple[int, Any]
@@ -135,7 +136,7 @@ class H5DataLoader(DataLoader[Any]):
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_made = is_plain and not self._grows
             read = partial(self._read, self._whole if is_made else _unchanged)
-            reads = self._reads(read)
+            reads = self._reads(self._followed(read))
             finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
         batches = itertools.chain.from_iterable(reads)
         ordered = self._ordered
@@ -211,6 +212,20 @@ class H5DataLoader(DataLoader[Any]):
                 return self._announced(read, call, later)
 
         return in_threads(calls, work, threads, self.timeout, lambda: f"{len(self.dataset)} samples of {self.dataset}")
+
+    def _followed(self, read: Callable[[Call], list[_ReadBatch]]) -> Callable[[Call], list[_ReadBatch]]:
+        """Return what also lets a cache on a disk know how far the epoch is."""
+        ordered = self._ordered
+        coming = self.dataset.follow(ordered.order) if ordered and isinstance(self.dataset, H5Dataset) else None
+        if ordered is None or coming is None:
+            return read
+        place = IterationPlace(ordered, coming)
+
+        def followed(call: Call) -> list[_ReadBatch]:
+            with place.reading(sum(map(len, call))):
+                return read(call)
+
+        return followed
 
     def _announced(
         self,

@@ -18,6 +18,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOption
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes
+from ray_h5.planning.epoch.coming import ComingRows
 from ray_h5.planning.epoch.order import Order, make_order
 from ray_h5.planning.epoch.plan import make_plan
 from ray_h5.planning.epoch.shuffle import Shuffle
@@ -102,7 +103,8 @@ class H5Dataset(BatchedDataset):
         Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
         be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     allow_external : path-like, or sequence of them
-        Folders that links, virtual datasets and external storage may lead into.
+        Folders that links, virtual datasets and external storage may lead into; of files in a store, URLs of the same
+        store.
     index_dir : path-like, optional
         A folder for the index of the files: a later dataset of the same files is made faster.
     filesystem : pyarrow or fsspec file system, optional
@@ -381,6 +383,10 @@ class H5Dataset(BatchedDataset):
         """Take the hint that these samples are read next; it does nothing while reads do not wait."""
         if not self._closed:
             self._source.will_read(indices)
+
+    def follow(self, order: Order) -> ComingRows | None:
+        """Let a cache on a disk know the order in which samples are read; None if there is no such cache."""
+        return None if self._closed else self._source.follow(order)
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

@@ -270,6 +270,11 @@ class OrderSampler(RankSampler):
             yield batch
         self._state.end()
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The epoch of the iteration, and how many samples all ranks together have done of it."""
+        return self._state.epoch, self._state.done
+
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""
         self._state.advances = True

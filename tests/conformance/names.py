@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import h5py
@@ -36,7 +37,7 @@ def _secret(path: Path) -> str:
     secret = _there(path) / "secret.h5"
     with h5py.File(secret, "w") as file:
         file["s"] = ROWS + 100
-    return str(secret)
+    return os.path.relpath(secret, path.parent)  # relative to the file, also in a store
 
 
 def _link(path: Path) -> None:

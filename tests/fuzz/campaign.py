@@ -27,7 +27,8 @@ OUR_READING = (
     "hdf5/buffers.py",
 )
 CALLS_LIBRARY = (
-    "hdf5/metadata/", "hdf5/chunk_index.py", "hdf5/open_files.py", "hdf5/checks/", "hdf5/reading/h5py_column.py",
+    "hdf5/metadata/", "hdf5/chunk_index.py", "hdf5/open_files.py", "hdf5/open_library.py",
+    "hdf5/column_guards.py", "hdf5/checks/", "hdf5/reading/h5py_column.py",
 )  # fmt: skip
 IDENTICAL, OURS, BOTH, LIBRARY = "identical", "ours refused", "both refused", "libhdf5 crashed"
 DIFFERENT = "different"

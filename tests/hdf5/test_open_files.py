@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
-from ray_h5.hdf5 import open_files
+from ray_h5.hdf5 import open_files, open_library
 from ray_h5.hdf5.open_files import OpenFile
 from ray_h5.hdf5.reader import ReadStats, RowReader
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
@@ -328,7 +328,8 @@ def test_errors_of_the_listing_do_not_grow(tmp_path):
 def test_a_second_reader_opens_nothing(path, monkeypatch):
     RowReader(path).read(["x"])
     opened = []
-    monkeypatch.setattr(open_files, "open_h5", opened.append)
+    for module in (open_files, open_library):
+        monkeypatch.setattr(module, "open_h5", opened.append)
     second = RowReader(path)
     assert_same(second.read(["x"])["x"], VALUES)
     assert opened == []

@@ -3,7 +3,7 @@
 QUICK = {"conformance/test_conformance.py"}
 """Modules whose tests run with their files in a store in each run, and not with ``-m slow`` alone."""
 
-OTHER_FILES = "values of other files are refused in a store"
+OTHER_FILES = "a file in a store leads to no path of a disk, and its messages name the other file alone"
 PROGRAMS = "it starts programs or clusters, which know nothing of the store"
 NO_FILE = "it reads no file"
 IN_A_STORE = "it is of files in a store already, or of both"
@@ -65,15 +65,11 @@ _OPENING = "hdf5/metadata/test_opening.py::"
 _H5PY_COLUMN = "hdf5/reading/test_h5py_column.py::"
 
 ON_DISK = {
-    f"{_CORPUS}[external link, allowed]": OTHER_FILES,
     f"{_CORPUS}[external storage, allowed]": OTHER_FILES,
-    f"{_CORPUS}[virtual, allowed]": OTHER_FILES,
-    f"{_CORPUS}[virtual, source is missing]": OTHER_FILES,
     "hdf5/checks/test_chunks.py::test_a_guard_looks_anew_while_a_writer_has_the_file": NO_WRITERS,
     "hdf5/checks/test_chunks.py::test_a_look_that_fails_for_a_while_is_no_damage": THE_DISK,
     "hdf5/checks/test_values.py::test_files_of_all_kinds": OTHER_FILES,
     "hdf5/checks/test_values.py::test_small_claims_are_named_too": OTHER_FILES,
-    "hdf5/checks/test_values.py::test_values_in_other_files": OTHER_FILES,
     "hdf5/checks/test_values.py::test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
     f"{_OPENING}test_columns_that_h5py_reads_are_tried_again_too": THE_DISK,
     f"{_OPENING}test_expected_state": THE_DISK,
@@ -97,7 +93,6 @@ ON_DISK = {
     f"{_OPENING}test_relative_paths_outlive_a_change_of_folder": NAMES,
     f"{_OPENING}test_writer_that_died": "the advice is to copy the file there again",
     f"{_H5PY_COLUMN}test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged": OTHER_FILES,
-    f"{_H5PY_COLUMN}test_the_message_names_the_file_behind_a_link_that_is_damaged": OTHER_FILES,
     f"{_H5PY_COLUMN}test_the_message_names_the_rows_that_are_damaged": OTHER_FILES,
     "hdf5/reading/test_large_rows.py::test_requests_and_bytes_are_those_of_the_rows": COUNTS,
     "hdf5/reading/test_ranges.py::test_calls_of_a_whole_column": COUNTS,

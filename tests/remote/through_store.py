@@ -82,7 +82,7 @@ class Bucket:
         return opened
 
 
-_PATHS = {"path", "paths", "hdf5_files", "source"}
+_PATHS = {"path", "paths", "hdf5_files", "source", "allow_external"}
 
 _PACKAGES = {"ray_h5", "ray_h5.torch_data"}
 

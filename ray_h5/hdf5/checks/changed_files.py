@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
 from ray_h5.hdf5.layout import FileState, SourceStates
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import LOCAL, identity_now
 from ray_h5.storage.storages import Storage, storage_of
+
+Look: TypeAlias = Callable[[str], Identity | None]
 
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 
@@ -28,11 +31,13 @@ def check_state(path: str, expected: FileState, remote: Storage = LOCAL) -> None
     """Raise unless a file and the sources of its columns now have the expected states. No file is opened."""
     check_identity(path, expected.identity, storage_of(path, remote).check(path))
     for column, sources in expected.sources.items():
-        check_sources_now(path, column, sources)
+        check_sources_now(path, column, sources, look=storage_of(path, remote).identity)
 
 
-def check_sources_now(path: str, column: str, expected: SourceStates, *, swmr: bool = False) -> None:
-    """Raise unless the sources of a column now have the expected states.
+def check_sources_now(
+    path: str, column: str, expected: SourceStates, *, swmr: bool = False, look: Look = identity_now
+) -> None:
+    """Raise unless the sources of a column now have the expected states. `look` returns the state of a file.
 
     Raises
     ------
@@ -42,11 +47,17 @@ def check_sources_now(path: str, column: str, expected: SourceStates, *, swmr: b
         If a source is missing now: libhdf5 would return fill values without an error.
     """
     for source, state in expected:
-        _check_source(path, column, source, state, identity_now(source), swmr)
+        _check_source(path, column, source, state, look(source), swmr)
 
 
 def check_same_sources(
-    path: str, column: str, expected: SourceStates, found: SourceStates, *, swmr: bool = False
+    path: str,
+    column: str,
+    expected: SourceStates,
+    found: SourceStates,
+    *,
+    swmr: bool = False,
+    look: Look = identity_now,
 ) -> None:
     """Raise unless the sources `found` for a column are the expected ones; errors as in `check_sources_now`."""
     if found == expected:
@@ -56,7 +67,7 @@ def check_same_sources(
     for source, state in expected:
         if source in states:
             _check_source(path, column, source, state, states[source], swmr)
-    check_sources_now(path, column, expected, swmr=swmr)
+    check_sources_now(path, column, expected, swmr=swmr, look=look)
     if states.keys() != dict(expected).keys():
         raise StaleIndexError(
             f"{path}: column {column!r} leads to other files than when the dataset was made: expected "

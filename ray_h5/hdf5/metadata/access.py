@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import ExternalDataError, OptionError
+from ray_h5.hdf5.metadata.remote_names import as_remote_root, is_below
 from ray_h5.messages import printable
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.addresses import check_slashes, is_url
 from ray_h5.storage.local import LOCAL, PathLike, absolute_path
-from ray_h5.storage.storages import Storage
+from ray_h5.storage.storages import RemoteStorage, Storage
 
 # Environment variables that libhdf5 puts before the names in a file.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 
 
 def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-    """Return the folders as absolute paths: other processes have other current folders.
+    """Return the folders as absolute paths: other processes have other current folders. URLs lose what is secret.
 
     A single string is one folder, not a list of its letters: ``/`` among them would allow everything.
 
@@ -34,21 +35,24 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
     if "" in roots:
         raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
-    return tuple(map(absolute_path, roots))
+    for root in roots:
+        check_slashes(root)
+    return tuple(as_remote_root(root) if is_url(root) else absolute_path(root) for root in roots)
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalPolicy:
-    """Which other files may be read: those below `roots`."""
+    """Which other files may be read: those below `roots`, which are folders and, for files in stores, URLs."""
 
     roots: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
-        return cls(tuple(os.path.realpath(root) for root in as_roots(allow_external)))
+        roots = as_roots(allow_external)
+        return cls(tuple(root if is_url(root) else os.path.realpath(root) for root in roots))
 
     def admit(self, path: str, *, home: str, where: str) -> None:
-        """Raise unless a file may be read that another file refers to.
+        """Raise unless a file may be read that another file refers to; both are local.
 
         Parameters
         ----------
@@ -64,11 +68,10 @@ class ExternalPolicy:
         ExternalDataError
             If it is outside the roots, or its name is relative to the current folder of a process.
         """
-        if is_url(home):
+        if is_url(path):
             raise ExternalDataError(
-                f"{home}: {where} leads to {printable(path)}, another file. In a remote file, such links are not "
-                "followed. Copy the values into the file (`h5repack`, or h5py's copy() with expand_external=True), or "
-                "read it from a local disk."
+                f"{home}: {where} leads to a file in a store, which is not read for a local one. Copy that file "
+                "next to it, and write the link again with its name; or read that file itself."
             )
         shown, real = printable(path), os.path.realpath(path)
         for variable in _REDIRECTIONS:
@@ -82,10 +85,26 @@ class ExternalPolicy:
                 f"{home}: {where} leads to {path!r}, a relative name, which libhdf5 looks up in the current "
                 "folder of each process. Write the column again with an absolute name, or into the file."
             )
-        if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in self.roots):
+        roots = [root for root in self.roots if not is_url(root)]
+        if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in roots):
             raise ExternalDataError(
                 f"{home}: {where} leads to {printable(real)}, which is outside "
                 f"allow_external={list(self.roots)}. If you trust it, pass allow_external=[{os.path.dirname(real)!r}]."
+            )
+
+    def admit_remote(self, url: str, *, home: str, where: str, storage: RemoteStorage) -> None:
+        """Raise unless a file in a store may be read that another file of the same store refers to.
+
+        Parameters and errors are those of `admit`.
+        """
+        address = storage.address(url)
+        if address == storage.address(home):
+            return
+        if not any(is_below(address, storage.address(root)) for root in self.roots if is_url(root)):
+            folder = address.url(address.key.rpartition("/")[0] + "/" if "/" in address.key else "")
+            raise ExternalDataError(
+                f"{home}: {where} leads to {printable(url)}, which is outside allow_external={list(self.roots)}. If "
+                f"you trust it, pass allow_external=[{folder!r}]."
             )
 
 

@@ -94,7 +94,7 @@ def describe_column(
         chunk_shape=properties.get_chunk() if storage == "chunked" else None,
         pipeline=pipeline,
         offset=dataset.id.get_offset() if storage == "contiguous" else None,
-        fill=_fill(properties, values) if direct else None,
+        fill=fill_of(properties, values) if direct else None,
         element=values.element,
         enum=values.enum,
         lists_its_chunks=lists_its_chunks,
@@ -120,7 +120,8 @@ def _check_rows(space: h5py.h5s.SpaceID, where: str, *, single_ok: bool) -> None
         raise without_rows(f"{where} {SINGLE_VALUE}")
 
 
-def _fill(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray:
+def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray:
+    """Return the value of rows that were never written, as a 0-d array."""
     # libhdf5 leaves rows that were never written as they are in the caller's buffer, if the fill time is "never".
     # h5py's buffer is zero.
     is_zero = properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 
@@ -18,6 +18,9 @@ from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import identity_now
 
+if TYPE_CHECKING:
+    from ray_h5.hdf5.remote.other_files import OtherFiles
+
 _MAX_LINKS = 32
 """Links that are followed to find one object. libhdf5 follows 16, but counts again in each path that a link names."""
 
@@ -26,7 +29,7 @@ _MAX_NAMES = 1 << 12
 
 _MAX_SHOWN = 200
 
-LinkedFiles = dict[str, tuple[h5py.File, FileIdentity]]
+LinkedFiles = dict[str, tuple[h5py.File, Identity]]
 """The files that links led to, open, by path."""
 
 Sources = dict[str, Identity | None]
@@ -53,11 +56,14 @@ class Trail:
         Shared by all trails of the first file. Its `H5Tree` closes them.
     sources : Sources
         The files that it has led to so far, with missing ones.
+    others : OtherFiles, optional
+        The other files in the store of a remote file; None for a local one.
     """
 
     access: Access
     linked: LinkedFiles
     sources: Sources = field(default_factory=dict)
+    others: OtherFiles | None = None
 
     @property
     def path(self) -> str:
@@ -65,7 +71,11 @@ class Trail:
 
     def branch(self) -> Trail:
         """Return a copy that continues on its own."""
-        return Trail(self.access, self.linked, dict(self.sources))
+        return self.with_sources(dict(self.sources))
+
+    def with_sources(self, sources: Sources) -> Trail:
+        """Return a trail that records the files which it leads to in `sources`."""
+        return Trail(self.access, self.linked, sources, self.others)
 
     def follow(self, start: h5py.Group, path: str, where: str = "") -> Any:
         """Return the object at `path` below a group; `where` describes the place in messages."""
@@ -135,8 +145,24 @@ class Trail:
             ) from exc
 
     def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
-        if is_url(self.path):
-            self.access.policy.admit(name, home=self.path, where=where)
+        path = self.located(name, source, where)
+        state = self.look_at(path, where)
+        if path not in self.linked:
+            if self.others is not None:
+                self.linked[path] = self.others.open(path), state
+            else:
+                opened = open_h5(path, self.access.swmr)
+                # The identity of the open file: another file may have its name by now.
+                self.linked[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
+        file, self.sources[path] = self.linked[path]
+        return file
+
+    def located(self, name: str, source: str, where: str) -> str:
+        """Return the path of the file that `source` links to by `name`; raise unless it may be read."""
+        if self.others is not None:
+            return self.others.located(name, source, where)
+        if is_url(name):
+            self.access.policy.admit(name, home=self.path, where=where)  # never
         # libhdf5 takes the first place that exists. The missing ones before it are recorded too: a file that appears
         # there later would be read instead.
         places = places_of(name, source)
@@ -144,17 +170,11 @@ class Trail:
         self.sources.update(dict.fromkeys(absent))
         path = (places[len(absent) :] or places)[0]
         self.access.policy.admit(path, home=self.path, where=where)
-        self.look_at(path, where)
-        if path not in self.linked:
-            opened = open_h5(path, self.access.swmr)
-            # The identity of the open file: another file may have its name by now.
-            self.linked[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
-        file, self.sources[path] = self.linked[path]
-        return file
+        return path
 
-    def look_at(self, path: str, where: str) -> FileIdentity:
+    def look_at(self, path: str, where: str) -> Identity:
         """Return the state of another file, and record it; raise if it is missing: libhdf5 would invent its values."""
-        self.sources[path] = found = identity_now(path)
+        self.sources[path] = found = identity_now(path) if self.others is None else self.others.state(path)
         if found is None:
             raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
         return found

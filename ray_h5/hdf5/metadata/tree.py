@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import h5py
 
@@ -30,6 +31,9 @@ from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
 from ray_h5.hdf5.metadata.value_types import Shared
 from ray_h5.hdf5.remote.held_bytes import MissingBytes
 from ray_h5.messages import near_names, printable
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.remote.other_files import OtherFiles
 
 _MAX_NAMES = 1 << 18
 """Most datasets, or groups, that are listed in one file."""
@@ -57,6 +61,8 @@ class H5Tree:
         The open file. The tree owns it and closes it.
     access : Access
         How it was opened.
+    others : OtherFiles, optional
+        The other files in the store of a remote file.
 
     Attributes
     ----------
@@ -67,6 +73,7 @@ class H5Tree:
 
     file: h5py.File
     access: Access
+    others: OtherFiles | None = None
     sought: Sources = field(default_factory=dict)
     _linked: LinkedFiles = field(default_factory=dict)
     _value_sources: ValueSources = field(default_factory=ValueSources)
@@ -91,7 +98,7 @@ class H5Tree:
 
     def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
         """Return the source dataset of a mapping of a virtual dataset."""
-        return Trail(self.access, self._linked).source(dataset, file_name, name)
+        return Trail(self.access, self._linked, others=self.others).source(dataset, file_name, name)
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`. Every file that its values come from is checked first."""
@@ -125,6 +132,9 @@ class H5Tree:
             missed = False
             libraries, frames = Libraries(self.path, root), set[str]()
             for name, found, trail in self._walk(root, to_root):
+                if isinstance(found, MissingBytes):
+                    missed = True
+                    continue
                 if libraries.is_hidden(name):
                     continue
                 if (frame := libraries.frame_of(name)) is not None:
@@ -209,7 +219,7 @@ class H5Tree:
     def enter(self) -> tuple[h5py.Group, Trail]:
         """Return the group, and the trail to it."""
         if self._entered is None:
-            trail = Trail(self.access, self._linked)
+            trail = Trail(self.access, self._linked, others=self.others)
             self._entered = self._root(trail), trail
         return self._entered
 
@@ -232,8 +242,13 @@ class H5Tree:
         at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
         return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
-    def _walk(self, root: h5py.Group, trail: Trail) -> Iterator[tuple[str, h5py.Dataset | RayH5Error, Trail]]:
-        """Yield the datasets below `root`, or the error of a link that leads nowhere, with the trail to each."""
+    def _walk(
+        self, root: h5py.Group, trail: Trail
+    ) -> Iterator[tuple[str, h5py.Dataset | RayH5Error | MissingBytes, Trail]]:
+        """Yield the datasets below `root`, or the error of a link that leads nowhere, with the trail to each.
+
+        An object whose bytes are not in memory is a `MissingBytes`.
+        """
         descent = Descent(_level(root, "", trail))
         counts = _Counts(self.path, self.group)
         # A loop and no recursion: a file can nest groups deeper than Python's stack.
@@ -309,7 +324,7 @@ def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
     return Level(group, iter(group), prefix, address_of(group), trail)
 
 
-def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error, Trail]]:
+def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error | MissingBytes, Trail]]:
     """Yield the groups and datasets that the next links of a group lead to, or the errors of these links."""
     for name in level.names:
         if isinstance(name, bytes):  # h5py returns a name that is not UTF-8 as bytes
@@ -321,9 +336,9 @@ def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | Ray
             found = trail.take(level.group, name, path)
         except TransientIOError:
             raise  # the whole listing is repeated
-        except RayH5Error as exc:
+        except (RayH5Error, MissingBytes) as exc:
             found = exc  # concerns this name alone
-        if isinstance(found, (h5py.Group, h5py.Dataset, RayH5Error)):
+        if isinstance(found, (h5py.Group, h5py.Dataset, RayH5Error, MissingBytes)):
             yield path, found, trail
 
 

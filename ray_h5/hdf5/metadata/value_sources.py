@@ -14,6 +14,8 @@ from ray_h5.hdf5.metadata.column import is_plain
 from ray_h5.hdf5.metadata.links import Sources, Trail
 from ray_h5.hdf5.metadata.value_types import Shared, item_bytes
 from ray_h5.hdf5.metadata.virtual import SourceNames, sources_named
+from ray_h5.hdf5.remote.held_bytes import gather
+from ray_h5.hdf5.remote.mappings import check_mappings
 from ray_h5.messages import printable
 
 _MAX_DEPTH = 32
@@ -165,13 +167,16 @@ class ValueSources:
 
 def _visit(trail: Trail, dataset: h5py.Dataset, where: str) -> _Visit:
     finding = _Finding()
-    own = Trail(trail.access, trail.linked, finding.sources)
+    own = trail.with_sources(finding.sources)
     return _Visit(finding, (_mapped if dataset.is_virtual else _stored_outside)(own, dataset, where))
 
 
 def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:
     """Yield the sources of a virtual dataset. The caller checks each one before it asks for the next."""
     what = f"virtual dataset of {where}"
+    if trail.others is not None:
+        check_mappings(dataset, f"{trail.path}: {what}")
+        _open_all(trail, dataset, what)
     for names, ndim in dict.fromkeys(sources_named(dataset.id.get_create_plist())):
         for source in _sources(trail, dataset, names, what):
             yield source
@@ -181,6 +186,12 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
                     f"{trail.path}: {what} selects from {source.name!r} of {printable(source.file.filename)} as if it "
                     f"had {ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
                 )
+
+
+def _open_all(trail: Trail, dataset: h5py.Dataset, where: str) -> None:
+    """Open all sources of a virtual dataset in a remote file: what they miss is fetched together."""
+    named = dict.fromkeys(names for names, _ in sources_named(dataset.id.get_create_plist()))
+    gather(lambda names: trail.source(dataset, *names.numbered(0), where), named)
 
 
 def _sources(trail: Trail, dataset: h5py.Dataset, names: SourceNames, where: str) -> Iterator[h5py.Dataset]:
@@ -200,10 +211,17 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
     yield from ()
     what = f"external storage of {where}"
     # The list of files may be longer than the values; what is not needed may be missing.
+    if trail.others is not None:
+        # Their states are asked for together.
+        named = [trail.others.located(os.fsdecode(each[0]), dataset.file.filename, what) for each in dataset.external]
+        gather(trail.others.state, named)
     left = (dataset.size or 0) * item_bytes(dataset.id.get_type(), Shared.of(dataset).address_bytes)
     for file_name, offset, size in dataset.external or ():
         path = os.fsdecode(file_name)
-        trail.access.policy.admit(path, home=trail.path, where=what)
+        if trail.others is None:
+            trail.access.policy.admit(path, home=trail.path, where=what)
+        else:
+            path = trail.others.located(path, dataset.file.filename, what)
         needed = min(size, left)
         left -= needed
         if needed and (found := trail.look_at(path, what).size) < offset + needed:

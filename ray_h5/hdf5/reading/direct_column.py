@@ -78,6 +78,11 @@ class DirectColumn:
 
     needs_library = False
 
+    @property
+    def byte_source(self) -> ByteSource:
+        """The bytes that its jobs fetch."""
+        return self._byte_source
+
     # `library` is for H5pyColumn, which has the same method.
     def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:  # noqa: ARG002
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
@@ -104,6 +109,30 @@ class DirectColumn:
             if offsets is not None:
                 return self.copy_rows(request, offsets, out)
         return self._chunk_jobs(TouchedChunks.of(request, self._grid, self._index), out)
+
+    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return byte ranges of the file that have rows, which ascend.
+
+        Returns
+        -------
+        starts, stops, offsets, sizes : numpy.ndarray
+            int64: which of the rows, as a range of positions among them; and the bytes.
+        """
+        if self._is_empty or self._row_bytes == 0 or not len(rows):
+            nothing = np.empty(0, np.int64)
+            return nothing, nothing, nothing, nothing
+        if self._index is None:
+            assert self._layout.offset is not None
+            at = np.arange(len(rows), dtype=np.int64)
+            return at, at + 1, self._layout.offset + rows * self._row_bytes, np.full(len(rows), self._row_bytes)
+        chunks = TouchedChunks.of(RowRequest(rows, rows), self._grid, self._index)
+        chunks = chunks.select(chunks.offsets != UNALLOCATED)
+        if not self._by_row or not self._decoder.stores_raw(chunks.masks).all():
+            return chunks.runs.start, chunks.runs.stop, chunks.offsets, chunks.sizes
+        at = np.repeat(chunks.runs.start - (np.cumsum(chunks.lengths) - chunks.lengths), chunks.lengths)
+        at += np.arange(len(at))
+        offsets = np.repeat(chunks.offsets, chunks.lengths) + rows[at] % self._grid.chunk_rows * self._row_bytes
+        return at, at + 1, offsets, np.full(len(at), self._row_bytes)
 
     @property
     def _is_empty(self) -> bool:

@@ -12,6 +12,7 @@ from ray_h5.hdf5.reading.coalesce import Request, RowRange, RowRequest, RowRuns,
 from ray_h5.hdf5.reading.direct_column import DirectColumn
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn, Library
 from ray_h5.hdf5.reading.jobs import InTurn, Job, Worker
+from ray_h5.storage.byte_source import ByteSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,12 @@ class GridColumn:
         self._layout = layout
         self._axes = axes
         self._column = column
+
+    @property
+    def byte_source(self) -> ByteSource:
+        """The bytes that its jobs fetch, if they need no libhdf5."""
+        assert isinstance(self._column, DirectColumn)
+        return self._column.byte_source
 
     @property
     def needs_library(self) -> bool:

@@ -72,6 +72,11 @@ class SegmentedColumn:
         self._reader_of = reader_of
 
     @property
+    def byte_source(self) -> ByteSource:
+        """The bytes that its jobs fetch."""
+        return self._byte_source
+
+    @property
     def needs_library(self) -> bool:
         """Whether its jobs need libhdf5."""
         return not all(layout.direct for layout in self._segments.layouts)

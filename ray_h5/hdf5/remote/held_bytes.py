@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -19,7 +19,7 @@ import numpy as np
 
 from ray_h5.hdf5.remote.hints import Hints
 from ray_h5.storage.byte_source import ByteSource, Span
-from ray_h5.storage.fetching import fetch
+from ray_h5.storage.fetching import each_waiting, fetch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,10 +48,15 @@ class MissingBytes(Exception):  # noqa: N818  no error: the pass is made again
 
 @dataclass(slots=True)
 class _Pass:
-    """What one pass missed, and what it will need next."""
+    """What one pass missed, and what it will need next; and questions to the store, each once."""
 
     missed: list[tuple[HeldBytes, int, int]] = field(default_factory=list)
     hinted: list[tuple[HeldBytes, int, int]] = field(default_factory=list)
+    asked: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.missed and not self.asked
 
 
 class _Passes(threading.local):
@@ -206,16 +211,17 @@ def replay(action: Callable[[], Result]) -> Result:
         _passes.running.append(running)
         try:
             result = action()
-            if not running.missed:
+            if running.is_complete:
                 return result
             del result
         except MissingBytes:
             pass
         except Exception:
-            if not running.missed:
+            if running.is_complete:
                 raise
         finally:
             _passes.running.pop()
+        each_waiting(lambda question: question(), list(running.asked.values()))
         ahead = 0 if number < _PATIENT_ROUNDS else min(BLOCK_BYTES << (number - _PATIENT_ROUNDS), _PART_BYTES)
         wanted: dict[HeldBytes, list[Span]] = {}
         for held, offset, count in running.missed:
@@ -225,9 +231,22 @@ def replay(action: Callable[[], Result]) -> Result:
             most -= count
             if held in wanted and most >= 0:
                 wanted[held].append((offset, count))
-        _fetch_all(wanted)
+        if wanted:
+            _fetch_all(wanted)
         following = [each for hinted in running.hinted for each in _after_header(*hinted)]
     raise AssertionError("unreachable")
+
+
+def ask_later(key: Hashable, question: Callable[[], None]) -> None:
+    """Ask a store something before the next pass, with what else this pass asks; now, outside `replay`.
+
+    A question that was asked already has the same key.
+    """
+    if not _passes.running:
+        question()
+        return
+    _passes.running[-1].asked[key] = question
+    raise MissingBytes
 
 
 def _after_header(held: HeldBytes, offset: int, count: int) -> list[tuple[HeldBytes, int, int]]:
@@ -257,7 +276,7 @@ def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
         held, offset, _ = requests[number]
         held.hold(offset, found)
 
-    fetch([(held.source, offset, count) for held, offset, count in requests], then)  # type: ignore[misc]
+    fetch([(held.source.lasting, offset, count) for held, offset, count in requests], then)  # type: ignore[attr-defined]
 
 
 class _Positioned:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import TypeAlias
 
 import numpy as np
 
@@ -196,27 +197,44 @@ class _Runner:
         return self._workers.get()
 
 
+_Range: TypeAlias = tuple[int, int, RemoteJob]
+"""The offset and the size of bytes that a job needs."""
+
+
 def _requests(jobs: Sequence[RemoteJob]) -> list[_Request]:
     """Join the byte ranges of jobs into requests, and part those that are larger than one."""
-    by_source: dict[int, list[tuple[int, int, RemoteJob]]] = {}
-    total = count = 0
+    by_source: dict[int, list[_Range]] = {}
     for job in jobs:
-        ranges = by_source.setdefault(id(job.byte_source), [])
-        for offset, nbytes in job.extents:
-            ranges.append((offset, nbytes, job))
-            total += nbytes
-            count += 1
+        by_source.setdefault(id(job.byte_source), []).extend((*extent, job) for extent in job.extents)
         job.missing = len(job.extents)
+    apart = [each for ranges in by_source.values() for each in _on_disk(ranges)]
+    count = sum(len(missing) for _, missing in apart)
+    total = sum(nbytes for _, missing in apart for _, nbytes, _ in missing)
     requests: list[_Request] = []
-    for ranges in by_source.values():
-        costs = ranges[0][2].byte_source.costs
+    for there, missing in apart:
+        costs = (there or missing)[0][2].byte_source.costs
         gap = costs.gap_bytes if count >= _FEW_RANGES else costs.few_gap_bytes
-        ranges.sort(key=lambda each: (each[0], each[1]))
-        requests += _joined(ranges, gap, costs.parts_of(total), costs.part_bytes[1])
+        requests += _joined(there, 0, *costs.part_bytes)
+        requests += _joined(missing, gap, costs.parts_of(total), costs.part_bytes[1])
     return requests
 
 
-def _joined(ranges: list[tuple[int, int, RemoteJob]], gap: int, part_bytes: int, most: int) -> list[_Request]:
+def _on_disk(ranges: list[_Range]) -> Iterator[tuple[list[_Range], list[_Range]]]:
+    """Yield the byte ranges of a file that a cache on a disk has, and the others; ascending.
+
+    They are not joined: where one of two neighbours is there, bytes of both would be fetched.
+    """
+    ranges.sort(key=lambda each: (each[0], each[1]))
+    cached = ranges[0][2].byte_source.cached if ranges else None
+    if cached is not None:
+        is_there = cached.has([(offset, nbytes) for offset, nbytes, _ in ranges])
+        there = [each for each, found in zip(ranges, is_there, strict=True) if found]
+        yield there, [each for each, found in zip(ranges, is_there, strict=True) if not found]
+    elif ranges:
+        yield [], ranges
+
+
+def _joined(ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[_Request]:
     requests: list[_Request] = []
     last: _Request | None = None
     for offset, nbytes, job in ranges:

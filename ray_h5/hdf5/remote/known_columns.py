@@ -11,6 +11,7 @@ from ray_h5.errors import StaleIndexError
 from ray_h5.hdf5.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.hdf5.remote.elsewhere import Elsewhere
 
 _BYTES_A_CHUNK = 28
 _LEVEL = 3
@@ -75,16 +76,25 @@ class KnownColumn:
     Attributes
     ----------
     layout : ColumnLayout
-        Its layout; it is direct, and has no sources.
+        Its layout; it is direct, unless its values are in other files.
     index : PackedIndex, optional
-        Its chunks, if it is chunked.
+        Its chunks, if it is chunked and its values are in the file.
     notes : ColumnNotes
         What the file says about its values.
+    elsewhere : Elsewhere, optional
+        Where its values are, if they are in other files.
     """
 
     layout: ColumnLayout
     index: PackedIndex | None = None
     notes: ColumnNotes = field(default_factory=ColumnNotes)
+    elsewhere: Elsewhere | None = None
+
+    @property
+    def indexes(self) -> list[PackedIndex]:
+        """All chunk indexes that it has, with those of the datasets that its values are in."""
+        there = [] if self.elsewhere is None else [each.known for each in self.elsewhere.columns if each.known]
+        return [*([] if self.index is None else [self.index]), *(each for known in there for each in known.indexes)]
 
     def chunks(self, path: str, file_bytes: int) -> ChunkIndex:
         """Return the chunk index of a chunked column."""

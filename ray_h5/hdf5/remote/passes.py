@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.hdf5.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex
-from ray_h5.hdf5.parts import Part
+from ray_h5.hdf5.parts import Part, name_of
 from ray_h5.hdf5.reading.coalesce import Request
 from ray_h5.hdf5.reading.h5py_column import H5pyColumn
 from ray_h5.hdf5.reading.jobs import ReadStats, run_jobs
+from ray_h5.hdf5.reading.last_axis import LastAxisColumn
 from ray_h5.hdf5.reading.run_request import RunRequest
 from ray_h5.hdf5.remote.held_bytes import HeldBytes, gather, replay
 from ray_h5.hdf5.remote.joint_reads import RemoteJob, remote_jobs
+from ray_h5.hdf5.remote.spread import Spread, spread
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.open_files import OpenFile
@@ -25,27 +28,81 @@ _PIECE_ROWS = 1 << 14
 """Rows that h5py reads in one pass: a pass that misses bytes is made again from its beginning."""
 
 
-def direct_jobs(file: OpenFile, parts: Sequence[Part], read: int) -> tuple[list[RemoteJob], list[Part]]:
-    """Return the jobs of a read that need no libhdf5, and the parts that do."""
-    from ray_h5.hdf5.open_files import jobs_of
+@dataclass(slots=True)
+class PlannedRead:
+    """What a read of a remote file consists of.
 
-    def planned() -> tuple[list[RemoteJob], list[Part]]:
-        with file.library() as library:
-            readers = gather(lambda part: file.reader(part.address, library), parts)
-            direct = [pair for pair in zip(readers, parts, strict=True) if not pair[0].needs_library]
-            found = gather(lambda pair: jobs_of(*pair, library), direct)
-        jobs = [job for jobs in found for job in remote_jobs(jobs, file.byte_source, read)]
-        return jobs, [part for reader, part in zip(readers, parts, strict=True) if reader.needs_library]
+    Attributes
+    ----------
+    jobs : list of RemoteJob
+        The work that needs no libhdf5.
+    through_h5py : list of (OpenFile, Part)
+        What h5py reads, and of which file.
+    after : list of callable
+        What is left to do once all is read, the last one first.
+    others : list of OpenFile
+        Other files that are read.
+    """
+
+    jobs: list[RemoteJob] = field(default_factory=list)
+    through_h5py: list[tuple[OpenFile, Part]] = field(default_factory=list)
+    after: list[Callable[[], None]] = field(default_factory=list)
+    others: list[OpenFile] = field(default_factory=list)
+
+    def finish(self) -> None:
+        """Do what is left to do."""
+        while self.after:
+            self.after.pop()()
+
+
+def plan_read(file: OpenFile, parts: Sequence[Part], read: int) -> PlannedRead:
+    """Return what a read of a remote file consists of. `read` is its number among the reads that run together."""
+
+    def planned() -> PlannedRead:
+        found = PlannedRead()
+        _plan(file, parts, read, found)
+        return found
 
     return replay(planned)
 
 
-def read_through_h5py(file: OpenFile, parts: Sequence[Part]) -> ReadStats:
-    """Read parts of a read that h5py reads: their chunks are fetched first."""
+def _plan(file: OpenFile, parts: Sequence[Part], read: int, planned: PlannedRead) -> None:
+    """Plan parts of a read of one file, and those of the other files that have their values."""
+    from ray_h5.hdf5.open_files import jobs_of
+
+    there: dict[OpenFile, list[Part]] = {}
+    with file.library() as library:
+
+        def found_of(part: Part) -> list[Spread]:
+            name = name_of(part.address)
+            elsewhere = None if name is None else file.elsewhere(name, library)
+            if elsewhere is None or elsewhere.how == "external" or name is None:
+                return [(file, part)]
+            return spread(file, part, elsewhere, file.column(name, library), planned.after)
+
+        spreads = [each for found in gather(found_of, parts) for each in found]
+        given, own = {id(part) for part in parts}, []
+        for of, part in spreads:
+            if id(part) in given:
+                own.append(part)
+            else:
+                there.setdefault(of, []).append(part)
+        readers = gather(lambda part: file.reader(part.address, library), own)
+        direct = [pair for pair in zip(readers, own, strict=True) if not pair[0].needs_library]
+        jobs = gather(lambda pair: (pair[0], jobs_of(*pair, library)), direct)
+    for reader, found in jobs:
+        assert not isinstance(reader, (H5pyColumn, LastAxisColumn))
+        planned.jobs += remote_jobs(found, reader.byte_source, read)
+    planned.through_h5py += [(file, part) for reader, part in zip(readers, own, strict=True) if reader.needs_library]
+    planned.others += [of for of in there if of is not file]
+    gather(lambda of: _plan(of, there[of], read, planned), there)
+
+
+def read_through_h5py(file: OpenFile, part: Part) -> ReadStats:
+    """Read a part of a read that h5py reads: its chunks are fetched first."""
     total = ReadStats()
-    for part in parts:
-        for piece in _pieces(part):
-            total.add(_read_piece(file, piece))
+    for piece in _pieces(part):
+        total.add(_read_piece(file, piece))
     return total
 
 

@@ -24,8 +24,9 @@ from ray_h5.planning.index.scope import Scope
 from ray_h5.planning.index.serialize import from_body, to_body
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.fetching import each_waiting
 from ray_h5.storage.local import LOCAL, PathLike, identity_now, local_folder
-from ray_h5.storage.storages import RemoteStorage
+from ray_h5.storage.storages import RemoteStorage, Storage
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _PIECE_BYTES = 64 << 20
 """The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 9
+_VERSION = 10
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -70,7 +71,7 @@ class Memory:
         entry = self.entries.get(key)
         if entry is None:
             return None
-        if not is_current(entry.facts, listed):
+        if not is_current(entry.facts, listed, scope.storage):
             self.entries.drop(key, entry)
             return None
         return entry.facts
@@ -117,7 +118,7 @@ MEMORY = Memory()
 def get(path: str, scope: Scope, index_dir: str, listed: Identity | None = None) -> FileFacts | None:
     """Return what the index file says of a file in its present state, if anything; `listed` as in `is_current`."""
     stored = load(path, scope, index_dir)
-    if stored is not None and not is_current(stored, listed):
+    if stored is not None and not is_current(stored, listed, scope.storage):
         logger.info("%s: its index file is outdated and is made again", path)
         return None
     return stored
@@ -129,14 +130,16 @@ def put(facts: FileFacts, stored: FileFacts | None, scope: Scope, index_dir: str
         save(facts if stored is None else stored.merged(facts), scope, index_dir)
 
 
-def is_current(facts: FileFacts, listed: Identity | None = None) -> bool:
+def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storage = LOCAL) -> bool:
     """Return whether the file, and those that its columns come from, did not change.
 
-    Of a remote file, `listed` is the state in the listing. Later states are not asked for: each read says which state
-    it wants.
+    Of a remote file, `listed` is the state in the listing. Its later states are not asked for: each read says which
+    state it wants. The other files in its `storage` that it refers to are in no listing, so these are looked at.
     """
     if is_url(facts.path):
-        return listed is None or facts.identity == listed
+        others = [(path, state) for path, state in facts.sources if path != facts.path]
+        is_same = listed is None or facts.identity == listed
+        return is_same and all(each_waiting(lambda each: storage.identity(each[0]) == each[1], others))
     try:
         return all(identity_now(path) == identity for path, identity in ((facts.path, facts.identity), *facts.sources))
     except OSError:

@@ -119,7 +119,7 @@ class FileFacts:
     @property
     def value_bytes(self) -> int:
         """Bytes of the values, of chunk indexes, and of what is known of the rows."""
-        packed = (len(each.index.data) for each in self.known.values() if each.index is not None)
+        packed = (len(index.data) for each in self.known.values() for index in each.indexes)
         table = 0 if self.table is None else self.table.nbytes
         return sum(array.nbytes for array in self.values.values()) + sum(packed) + table
 

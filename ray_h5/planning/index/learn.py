@@ -59,6 +59,8 @@ def _learn(
     table: RowTable | None,
 ) -> FileFacts:
     with scope.open(path, state, table, None if facts is None else facts.known) as reader:
+        if facts is None:
+            reader.base.look_again()
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
         for spec in facts.absent(question) if question.values else ():
             facts = _learn_values(facts, reader, spec, question.columns)

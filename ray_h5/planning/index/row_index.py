@@ -35,8 +35,10 @@ from ray_h5.planning.rows.window_rows import check_any_row
 from ray_h5.planning.schema import Cast, ColumnSpec
 from ray_h5.planning.tables.joined import Joined
 from ray_h5.storage.addresses import is_url
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.storage.local import check_regular_file, identity_now
+from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.fetching import each_waiting
+from ray_h5.storage.local import check_regular_file
+from ray_h5.storage.storages import storage_of
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -228,7 +230,7 @@ class RowIndex(ComparedByContent):
     def _add_sources(self, sources: SourceTable) -> None:
         """Add the sources of columns that are new; raise if those of the other columns changed."""
         for known in self.found.value.sources:
-            known.check_same(sources, self.files)
+            known.check_same(sources, self.files, self._state_now)
         self.found.update(lambda found: found.with_sources(sources))
 
     @contextlib.contextmanager
@@ -245,9 +247,14 @@ class RowIndex(ComparedByContent):
         for file, path in enumerate(self.files.all_paths()):
             if not self.files.is_remote(file):  # each read of a remote file says which state it wants
                 check_identity(path, self.files.identity(file), FileIdentity.of(check_regular_file(path)))
-        if any(identity_now(path) != state for path, state in map(sources.source, range(len(sources.paths)))):
+        found = [sources.source(number) for number in range(len(sources.paths))]
+        if not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
             for file, path in enumerate(self.files.all_paths()):
-                check_state(path, FileState(self.files.identity(file), sources.of_file(file)))
+                state = FileState(self.files.identity(file), sources.of_file(file))
+                check_state(path, state, self.lookup.scope.storage)
+
+    def _state_now(self, path: str) -> Identity | None:
+        return storage_of(path, self.lookup.scope.storage).identity(path)
 
 
 def build_index(

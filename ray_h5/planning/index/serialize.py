@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, get_args
 
@@ -15,7 +15,8 @@ from ray_h5.hdf5.layout import Kind, SourceStates
 from ray_h5.hdf5.reading.casting import Casting
 from ray_h5.hdf5.remote.known_columns import KnownColumn
 from ray_h5.planning.index.file_facts import ColumnFacts, FileFacts
-from ray_h5.planning.index.serialize_rows import known_from_json, known_to_json, table_from_parts, table_to_parts
+from ray_h5.planning.index.serialize_known import known_from_json, known_to_json
+from ray_h5.planning.index.serialize_rows import table_from_parts, table_to_parts
 from ray_h5.planning.index.sources import Origin
 from ray_h5.planning.predicates.virtual_columns import virtual_spec
 from ray_h5.planning.predicates.wanted import parse_virtual
@@ -115,7 +116,7 @@ def _to_facts(path: str, described: dict[str, Any], table: pa.Table) -> FileFact
         dict(zip(specs, arrays, strict=False)),
         table_from_parts(described["table"], arrays[known:-1], _dtype_from_json, size),
         _attributes(named, arrays[len(specs) : known]),
-        _known(described["known"], arrays[-1], size),
+        _known(described["known"], arrays[-1], path, {**dict(sources), path: identity}),
     )
 
 
@@ -130,9 +131,11 @@ def _attributes(names: list[Any], arrays: Sequence[pa.Array]) -> dict[str, pa.Ar
     return dict(zip(names, arrays, strict=True))
 
 
-def _known(described: list[Any], packed: pa.Array, file_bytes: int) -> dict[str, KnownColumn]:
+def _known(
+    described: list[Any], packed: pa.Array, path: str, states: Mapping[str, Identity | None]
+) -> dict[str, KnownColumn]:
     found = [
-        known_from_json(parts, data, _dtype_from_json, file_bytes)
+        known_from_json(parts, data, _dtype_from_json, path, states)
         for parts, data in zip(described, packed.to_pylist(), strict=True)
     ]
     return {each.layout.name: each for each in found}
@@ -146,10 +149,10 @@ def _identity_from_json(state: list[Any]) -> Identity:
     return identity
 
 
-def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, FileIdentity | None]:
+def _source_from_json(path: Any, state: list[Any] | None) -> tuple[str, Identity | None]:
     if not isinstance(path, str) or "\0" in path:
         raise ValueError(f"{path!r} is no path")
-    identity = None if state is None else FileIdentity(*state)
+    identity = None if state is None else _identity_from_json(state)
     if identity is not None:
         _check_identity(path, identity)
     return path, identity

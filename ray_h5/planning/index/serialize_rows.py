@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep, Kind, Storage
-from ray_h5.hdf5.metadata.attributes import ColumnNotes
-from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
 from ray_h5.hdf5.segments import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.planning.rows.bounds import Bounds, ChunkedBy
 from ray_h5.planning.rows.space import RowTable
@@ -139,7 +136,7 @@ def _segments_to_json(segments: Segments, add: Callable[[pa.Array], int], dtype_
         "class_of": add(pa.array(segments.class_of, pa.int32())),
         "shapes": add(pa.array(segments.shapes.reshape(-1), pa.int64())),
         "offsets": add(pa.array(segments.offsets, pa.int64())),
-        "layouts": [_layout_to_json(each, dtype_to_json) for each in segments.layouts],
+        "layouts": [layout_to_json(each, dtype_to_json) for each in segments.layouts],
     }
 
 
@@ -148,7 +145,7 @@ def _segments_from_json(
 ) -> Segments:
     name, axes = str(described["name"]), int(described["axes"])
     class_of, shapes, offsets = (arrays[described[part]].to_numpy() for part in ("class_of", "shapes", "offsets"))
-    layouts = tuple(_layout_from_json(name, each, from_json) for each in described["layouts"])
+    layouts = tuple(layout_from_json(name, each, from_json) for each in described["layouts"])
     count = len(names)
     if len(class_of) != count or len(shapes) != count * axes or len(offsets) != count or not layouts:
         raise ValueError(f"column {name!r}: expected {count} segments, found {len(class_of)}")
@@ -167,7 +164,8 @@ def _segments_from_json(
     )
 
 
-def _layout_to_json(layout: ColumnLayout, dtype_to_json: ToJson) -> dict[str, Any]:
+def layout_to_json(layout: ColumnLayout, dtype_to_json: ToJson) -> dict[str, Any]:
+    """Return a layout, without its name, offset and sources."""
     return {
         "kind": layout.kind,
         "shape": list(layout.shape),
@@ -186,7 +184,8 @@ def _layout_to_json(layout: ColumnLayout, dtype_to_json: ToJson) -> dict[str, An
     }
 
 
-def _layout_from_json(name: str, found: dict[str, Any], from_json: FromJson) -> ColumnLayout:
+def layout_from_json(name: str, found: dict[str, Any], from_json: FromJson) -> ColumnLayout:
+    """Return what `layout_to_json` was given; raise a ValueError if it cannot be a layout."""
     dtype = from_json(found["dtype"])
     if found["kind"] not in get_args(Kind) or found["storage"] not in get_args(Storage):
         raise ValueError(f"column {name!r}: {found['kind']!r}, {found['storage']!r} are no kind and storage")
@@ -220,37 +219,3 @@ def _pipeline_numbers(found: dict[str, Any]) -> Iterator[Any]:
     for number, _, data in found["pipeline"]:
         yield number
         yield from data
-
-
-def known_to_json(known: KnownColumn, dtype_to_json: ToJson) -> dict[str, Any]:
-    """Return what is known of a column of a remote file; its packed chunk index is stored apart."""
-    layout = known.layout
-    found = {**_layout_to_json(layout, dtype_to_json), "name": layout.name, "offset": layout.offset, "path": ""}
-    notes = [dict(known.notes.packing), dict(known.notes.enum), known.notes.bare_dimension]
-    return {**found, "chunks": None if known.index is None else known.index.count, "notes": notes}
-
-
-def known_from_json(found: dict[str, Any], packed: bytes, from_json: FromJson, file_bytes: int) -> KnownColumn:
-    """Return what `known_to_json` was given; raise a ValueError if it cannot be of a file of this size."""
-    layout = replace(_layout_from_json(str(found["name"]), found, from_json), offset=found["offset"])
-    numbers = [each for each in (found["offset"], found["chunks"]) if each is not None]
-    if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers):
-        raise ValueError(f"column {layout.name!r}: {numbers} has what is no number")
-    if not layout.direct or not layout.shape or layout.storage not in {"contiguous", "chunked"}:
-        raise ValueError(f"column {layout.name!r} is not read without libhdf5")
-    ends = 0 if layout.offset is None else layout.offset + layout.num_rows * layout.row_bytes
-    if layout.storage == "contiguous" and ends > file_bytes:
-        raise ValueError(f"column {layout.name!r}: values past the end of the file")
-    if (layout.storage == "chunked") != (found["chunks"] is not None) or (
-        layout.storage == "chunked" and (not layout.chunk_shape or not all(layout.chunk_shape))
-    ):
-        raise ValueError(f"column {layout.name!r}: {layout.storage}, and chunks of {layout.chunk_shape}")
-    index = None if found["chunks"] is None else PackedIndex(found["chunks"], packed)
-    packing, enum, is_bare = found["notes"]
-    texts = [*packing, *packing.values(), *enum]
-    if not all(isinstance(each, str) for each in texts) or not all(isinstance(each, int) for each in enum.values()):
-        raise ValueError(f"column {layout.name!r}: {texts} are no notes")
-    known = KnownColumn(layout, index, ColumnNotes(packing, enum, bool(is_bare)))
-    if index is not None:
-        index.unpacked(layout, file_bytes)
-    return known

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.hdf5.checks.changed_files import check_same_sources
+from ray_h5.hdf5.checks.changed_files import Look, check_same_sources
 from ray_h5.hdf5.layout import SourceStates
 from ray_h5.planning.by_content import ComparedByContent
-from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
+from ray_h5.storage.local import identity_now
 
 if TYPE_CHECKING:
     from ray_h5.planning.index.file_table import FileTable
@@ -55,13 +56,16 @@ class SourceTable(ComparedByContent):
     paths : pyarrow.LargeBinaryArray
         The sources.
     states : numpy.ndarray
-        int64 of shape (sources, 4): the fields of `FileIdentity`; -1 and zeros for a source that does not exist.
+        int64 of shape (sources, 4): the fields of `FileIdentity`; -1 and zeros for a source that does not exist. Of a
+        remote file: size, time of the last change and zeros.
     members : numpy.ndarray
         int64: the numbers of the sources, set by set.
     ends : numpy.ndarray
         int64 of shape (sets,): where the members of each set end. Set 0 has none.
     columns : mapping of str to numpy.ndarray
         For each column that has sources, int32 of shape (files,): the set of each file.
+    etags : pyarrow.LargeBinaryArray
+        The ETags of remote files, null for others.
     """
 
     paths: pa.LargeBinaryArray = field(default_factory=lambda: pa.array([], pa.large_binary()))
@@ -69,6 +73,7 @@ class SourceTable(ComparedByContent):
     members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     ends: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    etags: pa.LargeBinaryArray = field(default_factory=lambda: pa.array([], pa.large_binary()))
 
     @classmethod
     def of(cls, origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> SourceTable:
@@ -92,12 +97,13 @@ class SourceTable(ComparedByContent):
         shared: dict[bytes, np.ndarray] = {}
         columns = {name: shared.setdefault(columns[name].tobytes(), columns[name]) for name in sorted(columns)}
         ends = np.cumsum([len(states) for states in sets], dtype=np.int64)
-        return cls(paths, states, np.array(members, np.int64), ends, columns)
+        tags = [state.etag.encode() if isinstance(state, ObjectIdentity) else None for _, state in sources]
+        return cls(paths, states, np.array(members, np.int64), ends, columns, pa.array(tags, pa.large_binary()))
 
     def only(self, names: Iterable[str]) -> SourceTable:
         """Return the table of some of the columns."""
         columns = {name: self.columns[name] for name in names if name in self.columns}
-        return SourceTable(self.paths, self.states, self.members, self.ends, columns) if columns else SourceTable()
+        return replace(self, columns=columns) if columns else SourceTable()
 
     def joined(self, other: SourceTable) -> SourceTable:
         """Return a table of the columns of both; of a column that both have, the entry of `other`."""
@@ -109,6 +115,7 @@ class SourceTable(ComparedByContent):
             np.concatenate([self.members, other.members + len(self.paths)]),
             np.concatenate([self.ends, other.ends + len(self.members)]),
             {**self.columns, **{name: sets + np.int32(len(self.ends)) for name, sets in other.columns.items()}},
+            pa.concat_arrays([self.etags, other.etags]),
         )
 
     def of_file(self, file: int) -> dict[str, SourceStates]:
@@ -123,13 +130,15 @@ class SourceTable(ComparedByContent):
         found = [self._members(number) for number in sorted(sets)]
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
-    def source(self, number: int) -> tuple[str, FileIdentity | None]:
+    def source(self, number: int) -> tuple[str, Identity | None]:
         """Return a source and its state; the state is None if the source does not exist."""
         size, mtime_ns, ctime_ns, inode = self.states[number].tolist()
         path = self.paths[number].as_py().decode("utf-8", "surrogateescape")
+        if (etag := self.etags[number].as_py()) is not None:
+            return path, ObjectIdentity(etag.decode(), size, mtime_ns)
         return path, None if size < 0 else FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
 
-    def check_same(self, found: SourceTable, files: FileTable) -> None:
+    def check_same(self, found: SourceTable, files: FileTable, look: Look = identity_now) -> None:
         """Raise unless the columns that both tables have come from the same sources, in the same states.
 
         Parameters
@@ -138,6 +147,8 @@ class SourceTable(ComparedByContent):
             The sources of the same files, found later.
         files : FileTable
             The files.
+        look : callable
+            Returns the state that a source has now.
 
         Raises
         ------
@@ -151,7 +162,7 @@ class SourceTable(ComparedByContent):
         for file in range(len(files)):
             now = others.of_file(file)
             for name, states in mine.of_file(file).items():
-                check_same_sources(files.path(file), name, states, now.get(name, ()))
+                check_same_sources(files.path(file), name, states, now.get(name, ()), look=look)
 
     def _members(self, number: int) -> np.ndarray:
         return self.members[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
@@ -160,6 +171,7 @@ class SourceTable(ComparedByContent):
 def _as_numbers(state: Identity | None) -> tuple[int, int, int, int]:
     if state is None:
         return _NOT_THERE
-    assert isinstance(state, FileIdentity), "remote files have no sources"
+    if isinstance(state, ObjectIdentity):
+        return state.size, state.modified_ns, 0, 0
     # Some inodes are 2**63 and more.
     return state.size, state.mtime_ns, state.ctime_ns, state.inode - (state.inode >> 63 << 64)

@@ -13,12 +13,14 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["BLOCK_BYTES", "BlockFile", "crcs_of", "dataset_of", "on_disk", "runs"]
+from ray_h5.storage.disk_cache.holes import punch
+
+__all__ = ["BLOCK_BYTES", "LASTING", "ROWS", "BlockFile", "Descriptor", "crcs_of", "dataset_of", "on_disk", "runs"]
 
 BLOCK_BYTES = 16 << 10
 """Small, because a row that is read alone is fetched with the rest of its first and its last block."""
@@ -27,9 +29,14 @@ _HEAD = struct.Struct("<8sIIQQ")
 _DATASET_AT = 24
 _MAGIC = b"rayh5blk"
 _HEAD_BYTES = 4096
-_RECORD = np.dtype([("crc", "<u4"), ("is_set", "<u4")])
+_RECORD = np.dtype([("crc", "<u4"), ("kind", "<u4")])
+ROWS, LASTING = 1, 2
+"""Kinds of blocks: rows of an order, which may never come again; and what libhdf5 reads, such as metadata, which each
+run needs. A record of kind 0 is that of a block which is not there."""
+
 _PAGE_BYTES = 4096
 _TOUCH_S = 1.0
+_RECORDS_AT_ONCE = 1 << 12
 
 
 class BlockFile:
@@ -50,7 +57,7 @@ class BlockFile:
         self.num_blocks = -(-size // BLOCK_BYTES)
         self._head = _HEAD.pack(_MAGIC, BLOCK_BYTES, 1, size, dataset)
         self._data_at = on_disk(_HEAD_BYTES + _RECORD.itemsize * self.num_blocks)
-        self._descriptor: _Descriptor | None = None
+        self._descriptor: Descriptor | None = None
         self._looked_at = 0.0
         self._lock = threading.Lock()
 
@@ -62,16 +69,26 @@ class BlockFile:
         if opened is None:
             return buffer, is_right
         records = _records(opened, first, end)
-        for start, stop in runs(records["is_set"] != 0):
+        for start, stop in runs(records["kind"] != 0):
             part = memoryview(buffer.data)[start * BLOCK_BYTES : stop * BLOCK_BYTES]
             if _read_all(opened.fd, part, self._data_at + (first + start) * BLOCK_BYTES) == len(part):
                 is_right[start:stop] = crcs_of(part) == records["crc"][start:stop]
         return buffer, is_right
 
-    def is_set(self, first: int, end: int) -> np.ndarray:
-        """Return which blocks have a record."""
+    def kinds(self, first: int, end: int) -> np.ndarray:
+        """Return the kinds of blocks: `ROWS` or `LASTING`, or 0 for those without a record."""
         opened = self._opened()
-        return np.zeros(end - first, bool) if opened is None else _records(opened, first, end)["is_set"] != 0
+        return np.zeros(end - first, np.uint32) if opened is None else _records(opened, first, end)["kind"]
+
+    def has(self, spans: Sequence[tuple[int, int]]) -> Iterator[bool]:
+        """Yield for byte ranges, which ascend, whether all of their blocks have a record."""
+        first, kinds = 0, np.empty(0, np.uint32)
+        for offset, nbytes in spans:
+            begin, end = offset // BLOCK_BYTES, min(-(-(offset + nbytes) // BLOCK_BYTES), self.num_blocks)
+            if end > first + len(kinds) or begin < first:
+                # Many records are read at once: spans are often close to each other.
+                first, kinds = begin, self.kinds(begin, max(end, min(begin + _RECORDS_AT_ONCE, self.num_blocks)))
+            yield bool(kinds[begin - first : end - first].all())
 
     def head_bytes(self) -> int:
         """Return how many bytes `make` takes: none if the file is there."""
@@ -83,7 +100,7 @@ class BlockFile:
             return
         temporary = Path(f"{self.path}.new")
         try:
-            made = _Descriptor(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+            made = Descriptor(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
             os.pwrite(made.fd, self._head, 0)
             os.ftruncate(made.fd, self._data_at + self.size)
             temporary.replace(self.path)
@@ -94,19 +111,33 @@ class BlockFile:
         with self._lock:
             self._descriptor, self._looked_at = made, time.monotonic()
 
-    def store(self, first: int, data: memoryview, crcs: np.ndarray) -> None:
+    def store(self, first: int, data: memoryview, crcs: np.ndarray, kind: int = ROWS) -> None:
         """Write blocks, and then their records. The lock of the cache is held."""
         opened = self._opened()
         assert opened is not None
         _write_all(opened.fd, data, self._data_at + first * BLOCK_BYTES)
-        records = np.ones(len(crcs), _RECORD)
-        records["crc"] = crcs
+        records = np.empty(len(crcs), _RECORD)
+        records["crc"], records["kind"] = crcs, kind
         _write_all(opened.fd, memoryview(records.tobytes()), _HEAD_BYTES + first * _RECORD.itemsize)
+
+    def drop(self, first: int, end: int) -> int:
+        """Remove blocks, and return how many bytes of the disk that gave back. The lock of the cache is held.
+
+        Others may read them meanwhile: they find zeros, whose CRC is another one. The records go last: after a crash
+        before that, the blocks are damaged ones, rather than bytes that nobody knows of.
+        """
+        opened = self._opened()
+        if opened is None or not os.fstat(opened.fd).st_nlink or not self.kinds(first, end).any():
+            return 0
+        freed = punch(opened.fd, self._data_at + first * BLOCK_BYTES, self._end_of(end) - first * BLOCK_BYTES)
+        nothing = memoryview(bytes((end - first) * _RECORD.itemsize))
+        _write_all(opened.fd, nothing, _HEAD_BYTES + first * _RECORD.itemsize)
+        return freed
 
     def _end_of(self, block: int) -> int:
         return min(block * BLOCK_BYTES, self.size)
 
-    def _opened(self, looks: bool = False) -> _Descriptor | None:
+    def _opened(self, looks: bool = False) -> Descriptor | None:
         """Return the open file; None if there is none. From time to time it is touched, and opened again if removed."""
         opened = self._descriptor
         if opened is not None and not looks and time.monotonic() - self._looked_at < _TOUCH_S:
@@ -122,9 +153,9 @@ class BlockFile:
             self._looked_at = time.monotonic()
             return self._descriptor
 
-    def _open(self) -> _Descriptor | None:
+    def _open(self) -> Descriptor | None:
         try:
-            opened = _Descriptor(os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+            opened = Descriptor(os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
         except FileNotFoundError:
             return None
         head = os.pread(opened.fd, _DATASET_AT, 0)
@@ -134,7 +165,7 @@ class BlockFile:
         return opened
 
 
-class _Descriptor:
+class Descriptor:
     """A descriptor that is closed when the last thread that uses it is done."""
 
     def __init__(self, fd: int) -> None:
@@ -170,7 +201,7 @@ def dataset_of(path: str) -> int | None:
     return int(_HEAD.unpack(head)[4]) if len(head) == _HEAD.size else None
 
 
-def _records(opened: _Descriptor, first: int, end: int) -> np.ndarray:
+def _records(opened: Descriptor, first: int, end: int) -> np.ndarray:
     found = np.zeros(end - first, _RECORD)
     _read_all(opened.fd, memoryview(found.view(np.uint8).data), _HEAD_BYTES + first * _RECORD.itemsize)
     return found

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
-from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, BlockFile, crcs_of, dataset_of, on_disk, runs
+from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, ROWS, BlockFile, crcs_of, dataset_of, on_disk, runs
+from ray_h5.storage.disk_cache.evictions import NEVER, ORDERS, evictions_of
 
 __all__ = ["CacheOptions", "DiskCache", "cache_for"]
 
@@ -34,6 +35,8 @@ _FULL_S = 1.0
 """While nothing can be removed, nobody looks for it all the time."""
 
 _LONG_UNUSED_S = 7 * 86400.0
+_AHEAD_S = 60.0
+"""Files that were used later than this were used before the clock was set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,9 @@ class CacheOptions:
 class DiskCache:
     """The cache of a folder, for the files of one dataset in this process.
 
-    When it is full, files of datasets that nobody reads any more make room. Otherwise it keeps what it has, and takes
-    nothing new: in an order that has each row once an epoch, what was just read is needed last of all. So of a dataset
-    twice as large as the cache, half is read from the disk in each epoch, and no order of removal could give more. (To
-    remove what was used least recently would leave nothing that is needed.)
+    When it is full, files of datasets that nobody reads any more make room, and then what the order needs furthest
+    ahead or never; see `Evictions`. Where no order is known, it keeps what it has. (To remove what was used least
+    recently would leave nothing that is needed: in an order with each row once, what was just read is needed last.)
 
     Parameters
     ----------
@@ -73,12 +75,21 @@ class DiskCache:
     ------
     OptionError
         If the folder cannot be made or written to, or others may write to it.
+
+    Attributes
+    ----------
+    evictions : Evictions
+        What may go when it is full.
+    is_full : bool
+        Whether something had no room lately.
     """
 
     def __init__(self, options: CacheOptions) -> None:
         self.options = options
         self._folder = _made_folder(options.folder)
         self._since = time.time()
+        self.evictions = evictions_of(self._folder)
+        self.is_full = False
         self._dataset = int.from_bytes(hashlib.sha256(options.dataset.encode()).digest()[:8], "little")
         self._lock: PerProcess[_Lock] = PerProcess(lambda: _Lock(os.path.join(self._folder, "lock")))
         self._paused_until = self._full_until = 0.0
@@ -107,14 +118,31 @@ class DiskCache:
             self._warn("reading", exc)
             return None
 
-    def write(self, file: BlockFile, first: int, data: memoryview) -> None:
-        """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
-        if time.monotonic() < max(self._paused_until, self._full_until):
-            return
-        crcs = crcs_of(data)
+    def has(self, file: BlockFile, spans: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return for byte ranges, which ascend, whether all of their blocks have a record."""
         try:
+            return list(file.has(spans))
+        except OSError:
+            return [False] * len(spans)  # a read warns
+
+    def write(self, file: BlockFile, first: int, data: memoryview, asked: tuple[int, int], kind: int = ROWS) -> None:
+        """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk.
+
+        `asked` is what was read by this call: the first block, and the end.
+        """
+        now = time.monotonic()
+        if now < self._paused_until:
+            return
+        try:
+            due = None
+            if now < self._full_until:
+                self.evictions.look()
+                due = self.evictions.admits(file, *asked)[first - asked[0] :]
+                if due.min() >= NEVER:
+                    return
+            crcs = crcs_of(data)
             with self._lock.value.held():
-                self._write(file, first, data, crcs)
+                self._write(_Blocks(file, first, data, crcs, kind), due)
         except OSError as exc:
             self._paused_until = time.monotonic() + _PAUSE_S
             self._counted_at = float("-inf")
@@ -125,26 +153,39 @@ class DiskCache:
             "cache_dir=%r: %s failed: %s. Rows come from the store instead", self.options.folder, doing, exc.strerror
         )
 
-    def _write(self, file: BlockFile, first: int, data: memoryview, crcs: np.ndarray) -> None:
-        missing = ~file.is_set(first, first + len(crcs))
-        # A damaged block is set, too. It is written again.
-        missing |= ~_right(file, first, crcs, missing)
-        for start, end in runs(missing):
-            part = data[start * BLOCK_BYTES : end * BLOCK_BYTES]
-            head = file.head_bytes()
-            if head:
-                self._remove_other_states(file)
-            room = self._make_room(head + on_disk(len(part))) - head
-            if room < on_disk(len(part)):
-                part = part[: max(0, room) // BLOCK_BYTES * BLOCK_BYTES]
+    def _write(self, blocks: _Blocks, due: np.ndarray | None) -> None:
+        """Store what is missing; `due` is when those come again that are worth the room of others, if it is full."""
+        missing = blocks.missing()
+        for start, end in runs(missing if due is None else missing & (due[: len(missing)] < NEVER)):
+            part = blocks.part(start, end)
+            if self._store(part, None if due is None else float(due[start:end].max())) < end - start:
                 self._full_until = time.monotonic() + _FULL_S
-            if not len(part):
+                self.is_full = True
                 return
-            # Counted before it is written: after a crash, the number is too large rather than too small.
-            self._lock.value.used += head + on_disk(len(part))
-            if head:
-                file.make()
-            file.store(first + start, part, crcs[start : start - (-len(part) // BLOCK_BYTES)])
+        if due is None and missing.any():
+            self.is_full = False
+
+    def _store(self, blocks: _Blocks, due: float | None) -> int:
+        """Store the first blocks of some, as many as there is room for, and return how many these are."""
+        file, nbytes = blocks.file, on_disk(len(blocks.data))
+        head = file.head_bytes()
+        if head:
+            self._remove_other_states(file)
+        room = self._make_room(head + nbytes) - head
+        if due is not None and room < nbytes:
+            freed = self.evictions.free(nbytes - room, due)
+            self._lock.value.used = max(0, self._lock.value.used - freed)
+            room += freed
+        if room < nbytes:
+            blocks = blocks.part(0, max(0, room) // BLOCK_BYTES)
+            if not len(blocks.data):
+                return 0
+        # Counted before it is written: after a crash, the number is too large rather than too small.
+        self._lock.value.used += head + on_disk(len(blocks.data))
+        if head:
+            file.make()
+        file.store(blocks.first, blocks.data, blocks.crcs, blocks.kind)
+        return len(blocks.crcs)
 
     def _make_room(self, nbytes: int) -> int:
         """Return how many bytes may be written, after files that nobody reads were removed."""
@@ -163,7 +204,7 @@ class DiskCache:
 
     def _entries(self) -> list[os.DirEntry[str]]:
         with os.scandir(self._folder) as entries:
-            return [entry for entry in entries if entry.name != "lock"]
+            return [entry for entry in entries if entry.name != "lock" and not entry.name.startswith(ORDERS)]
 
     def _remove_other_states(self, file: BlockFile) -> None:
         """Remove what is cached of a file that was written again since."""
@@ -177,12 +218,15 @@ class DiskCache:
 
         Files of this dataset stay: their turn in the epoch may be later. But some may be gone from the store.
         """
-        unused = []
+        unused, now = [], time.time()
+        since = min(self._since, now)  # the clock may have been set back
         for entry in self._entries():
             with contextlib.suppress(FileNotFoundError):
                 used_at = entry.stat().st_mtime
-                is_old = used_at < self._since - _LONG_UNUSED_S
-                if is_old or (used_at < self._since and dataset_of(entry.path) != self._dataset):
+                if used_at > now + _AHEAD_S:
+                    used_at = 0.0  # who uses a file says so all the time
+                is_old = used_at < since - _LONG_UNUSED_S
+                if is_old or (used_at < since and dataset_of(entry.path) != self._dataset):
                     unused.append((used_at, entry))
         for _, entry in sorted(unused, key=lambda each: each[0]):
             if fits():
@@ -244,12 +288,28 @@ def cache_for(options: CacheOptions) -> DiskCache:
 _caches: PerProcess[dict[CacheOptions, DiskCache]] = PerProcess(dict)
 
 
-def _right(file: BlockFile, first: int, crcs: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Return which blocks need not be written: those that are on the disk as they should be."""
-    if missing.all():
-        return ~missing
-    _, is_right = file.read(first, first + len(crcs))
-    return is_right
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Blocks of a file that were fetched, and lie side by side."""
+
+    file: BlockFile
+    first: int
+    data: memoryview
+    crcs: np.ndarray
+    kind: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.first, self.first + len(self.crcs)
+
+    def part(self, start: int, end: int) -> _Blocks:
+        data = self.data[start * BLOCK_BYTES : end * BLOCK_BYTES]
+        return _Blocks(self.file, self.first + start, data, self.crcs[start:end], self.kind)
+
+    def missing(self) -> np.ndarray:
+        """Return which of them are not on the disk as they should be: a damaged block is written again."""
+        missing = self.file.kinds(*self.span) == 0
+        return missing if missing.all() else ~self.file.read(*self.span)[1]
 
 
 def _made_folder(given: str) -> str:

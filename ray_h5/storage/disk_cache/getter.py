@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, BlockFile
+from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, LASTING, ROWS, BlockFile
 from ray_h5.storage.disk_cache.cache import DiskCache
+from ray_h5.storage.disk_cache.evictions import Due, RunningOrder
 
 __all__ = ["CachedGetter"]
 
@@ -30,12 +32,36 @@ class CachedGetter:
         The cache.
     file : BlockFile
         What it has of the file.
+    kind : int
+        What is read: `ROWS`, or `LASTING` bytes.
     """
 
-    def __init__(self, getter: Getter, cache: DiskCache, file: BlockFile) -> None:
+    def __init__(self, getter: Getter, cache: DiskCache, file: BlockFile, kind: int = ROWS) -> None:
         self._getter = getter
         self._cache = cache
         self._file = file
+        self._kind = kind
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the cache has no room, so that orders that are followed decide what it has."""
+        return self._cache.is_full
+
+    def running(self, name: str) -> RunningOrder:
+        """Return what says that an order is read, as long as the caller has it."""
+        return self._cache.evictions.running(name)
+
+    def follow(self, due: Due) -> None:
+        """Take when the blocks of the file are needed next, as long as `due` exists."""
+        self._cache.evictions.follow(self._file, due)
+
+    def has(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return for byte ranges, which ascend, whether each seems to be on the disk: it is checked when it is read."""
+        return self._cache.has(self._file, spans)
+
+    def lasting(self) -> CachedGetter:
+        """Return the same for bytes that every run needs, such as metadata."""
+        return CachedGetter(self._getter, self._cache, self._file, LASTING)
 
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
@@ -53,7 +79,7 @@ class CachedGetter:
             return found.data[at : at + nbytes]
         start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, size)
         fetched = self._getter.get(start, stop - start)
-        self._cache.write(self._file, int(missing[0]), fetched)
+        self._cache.write(self._file, int(missing[0]), fetched, (first, end), self._kind)
         if len(fetched) == len(found):
             return fetched[at : at + nbytes]
         start -= first * BLOCK_BYTES

@@ -17,9 +17,13 @@ from ray_h5.hdf5.open_files import MAX_INDEX_BYTES
 from ray_h5.hdf5.reading.ahead import ReadAhead, ReadTimes
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
+from ray_h5.planning.epoch.coming import ComingRows
+from ray_h5.planning.epoch.following import Following
+from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import ReadPlan
 from ray_h5.planning.epoch.reading import by_file
 from ray_h5.planning.rows.view import FileReader
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged, worker_share
 from ray_h5.torch_data.reading.shared_memory import new_arrays
@@ -66,6 +70,7 @@ class RowSource:
         # How many byte ranges the storage was told of, of rows that are read next.
         self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
+        self._following: PerProcess[Following | None] = PerProcess(lambda: None)
 
     def _index_bytes(self, reader: FileReader) -> int:
         return reader.base.known_bytes
@@ -147,6 +152,21 @@ class RowSource:
         """
         self._coming.rows = indices
 
+    def follow(self, order: Order) -> ComingRows | None:
+        """Let a cache on a disk know in which order rows are read: what is returned is told how far it is.
+
+        Returns
+        -------
+        ComingRows
+            None if there is no such cache.
+        """
+        if not self.is_remote:
+            return None
+        following = self._following.value
+        if following is None or following.coming.order != order:
+            following = self._following.value = Following.of(self.plan, order)
+        return None if following is None else following.coming
+
     def _later(self) -> tuple[bytes, Later]:
         """Return the reads of the rows that come next, and a key for them; without reads if there are none."""
         indices = self._coming.__dict__.pop("rows", None)
@@ -174,6 +194,7 @@ class RowSource:
         for each in (self._readers, self._states, self._source_states):
             each.clear()
         self._cached.renew()
+        self._following.renew()
 
     def _row_caches(self) -> tuple[RowCache, RowCache]:
         """Return the caches of the columns with small and with large rows."""
@@ -221,9 +242,10 @@ class RowSource:
             if state is None:
                 state = sources.source(number)
                 self._source_states.put(number, state)
-            if not is_unchanged(*state):
+            # Each read of a remote file says which state it wants.
+            if not is_url(state[0]) and not is_unchanged(*state):
                 for file in touched:
-                    check_state(self.plan.files.path(file), self.plan.state(file))
+                    check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
 
     def _read_whole_files(self, small: RowCache, touched: list[tuple[int, int]]) -> None:
         """Read all small rows of the files of which enough were asked for."""
@@ -283,6 +305,8 @@ class RowSource:
         remote = [self.plan.files.is_remote(file) for file, _ in parts]
         reads = self._planned_reads(parts, out, row_ids, places)
         run_reads(reads, self._times, remote=remote, given=given, later=later)
+        if (following := self._following.value) is not None:
+            following.tell([file for file, _ in parts], self._reader)
         if later.given:
             self._hinted.put(key, later.given)
 

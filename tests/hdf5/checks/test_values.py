@@ -298,15 +298,15 @@ def assert_equals_h5py(path, rows=slice(None)):
 def test_values_in_other_files(tmp_path, storage, name):
     source = damaged(made(tmp_path / "s.h5", TEXT, storage))
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["link"] = h5py.ExternalLink(str(source), "x")
+        file["link"] = h5py.ExternalLink(source.name, "x")
         layout = h5py.VirtualLayout((10, 3), TEXT)
-        layout[:6] = h5py.VirtualSource(str(source), "x", (10, 3))[:6]
-        layout[6:] = h5py.VirtualSource(str(source), "x", (10, 3))[6:]
+        layout[:6] = h5py.VirtualSource(source.name, "x", (10, 3))[:6]
+        layout[6:] = h5py.VirtualSource(source.name, "x", (10, 3))[6:]
         file.create_virtual_dataset("virtual", layout)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     assert len(reader.read([name], [0, 3])[name]) == 2
     reads = reader.stats.h5py_reads
-    with pytest.raises(CorruptChunkError, match=rf"leads to .*s\.h5.*row 6.* claims {CLAIMED} bytes"):
+    with pytest.raises(CorruptChunkError, match=rf"s\.h5.*row 6.* claims {CLAIMED} bytes"):
         reader.read([name], [6])
     assert reader.stats.h5py_reads == reads  # libhdf5 was not asked
     assert len(reader.read([name], [3])[name]) == 1

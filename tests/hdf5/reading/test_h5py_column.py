@@ -128,9 +128,9 @@ def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
     source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), fletcher32=True)
     flip(source, stored_chunks(source, "x")[5].byte_offset)
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = h5py.ExternalLink(source, "/x")
+        file["x"] = h5py.ExternalLink("b.h5", "/x")
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
-    with pytest.raises(CorruptChunkError, match=r"leads to .*b\.h5: column 'x', chunk 5 .*the checksum is wrong"):
+    with pytest.raises(CorruptChunkError, match=r"b\.h5: column 'x', chunk 5 .*the checksum is wrong"):
         reader.read(["x"], [350, 7, 113, 3])
 
 

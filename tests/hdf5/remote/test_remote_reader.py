@@ -219,5 +219,5 @@ def test_links_to_other_files_are_refused(server, tmp_path):
     assert sorted(reader.columns) == ["inside", "own", "soft"]
     assert same(reader.read(["inside"])["inside"], np.arange(4))
     for name in ("link", "outside", "virtual"):
-        with pytest.raises(ExternalDataError, match="another file"):
+        with pytest.raises(ExternalDataError, match="local disk"):
             reader.read([name])

@@ -23,7 +23,7 @@ from ray_h5.planning.index.sources import Origin, SourceTable
 from ray_h5.planning.kfold import fold_predicates, fold_values
 from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
 from ray_h5.planning.predicates.wanted import virtual_name
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from tests.planning.kit import plan_files
 
 ROWS = np.arange(6)
@@ -393,6 +393,18 @@ def test_tables_of_sources_are_joined():
     assert both.of_file(1) == {"y": states("/b"), "z": states("/ccc")}
     assert {both.source(number) for number in both.of_files(np.array([0, 1]))} == {*states("/a", "/b", "/ccc")}
     assert one.joined(SourceTable()) is one is SourceTable().joined(one)
+
+
+def test_tables_of_sources_in_stores():
+    local = ("/a.h5", FileIdentity(1, 2, 3, 2**63 + 4)), ("/none.h5", None)
+    remote = ("s3://bkt/a.h5", ObjectIdentity('"tag"', 5)), ("s3://bkt/b.h5", ObjectIdentity("", 5, 7))
+    table = SourceTable.of([[Origin(("x",), local)], [Origin(("x", "y"), remote)], []], ["x", "y"])
+    assert [table.of_file(file) for file in range(3)] == [{"x": local}, {"x": remote, "y": remote}, {}]
+    assert pickle.loads(pickle.dumps(table)) == table
+    joined = table.only(["x"]).joined(SourceTable.of([[], [Origin(("z",), remote[:1])], []], ["z"]))
+    assert joined.of_file(1) == {"x": remote, "z": remote[:1]}
+    changed = ("s3://bkt/a.h5", ObjectIdentity('"other"', 5)), remote[1]
+    assert SourceTable.of([[], [Origin(("x", "y"), changed)], []], ["x", "y"]) != table.only(["y"])
 
 
 def test_each_file_is_named_by_its_own_column(tmp_path):
