@@ -43,8 +43,9 @@ if TYPE_CHECKING:
         WorkerSafeStandardizedDataset,
         worker_init_fn,
     )
+    from ray_h5.torch_data.data_loader import H5DataLoader
     from ray_h5.torch_data.dataset import H5Dataset
-    from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.loaders import loader
     from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
@@ -64,7 +65,7 @@ _HOMES = {
     "GaussianNoise": "ray_h5.transforms.noise",
     "Grid": "ray_h5.planning.rows.kinds",
     "Groups": "ray_h5.planning.rows.kinds",
-    "H5DataLoader": "ray_h5.torch_data.loaders",
+    "H5DataLoader": "ray_h5.torch_data.data_loader",
     "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasource": "ray_h5.ray_data.datasource",
     "H5LazyDataset": "ray_h5.torch_data.compat.lazy",

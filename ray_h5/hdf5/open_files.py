@@ -48,6 +48,7 @@ from ray_h5.hdf5.remote.held_bytes import HeldBytes, gather
 from ray_h5.hdf5.remote.known_columns import KnownColumn, PackedIndex
 from ray_h5.hdf5.remote.other_columns import adopt_there, bytes_stored, known_there, raw_column
 from ray_h5.hdf5.remote.other_files import OtherFiles
+from ray_h5.hdf5.remote.spread import VirtualColumn
 from ray_h5.hdf5.segments import GroupTable, Segments
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import ByteSource, FileIdentity, Identity, ObjectIdentity
@@ -102,6 +103,7 @@ class OpenFile:
         self._indexes: dict[str, ChunkIndex] = {}
         self._known: dict[str, KnownColumn] = {}
         self._elsewhere: dict[str, Elsewhere | None] = {}
+        self.virtual: dict[str, VirtualColumn] = {}
         self._owns_others = others is None
         self.others = others or (OtherFiles(self) if self.is_remote else None)
         self.index_bytes = 0

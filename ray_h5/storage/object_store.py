@@ -287,8 +287,8 @@ def _check_key(url: str, key: str) -> None:
             f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
             "another name."
         )
-    if "\0" in key:
-        raise OptionError(f"{shown(url)!r}: a path cannot contain a NUL character")
+    if any(ord(each) < 32 or ord(each) == 127 for each in key):
+        raise OptionError(f"{shown(url)!r}: a name with a NUL or another control character cannot be read")
     try:
         key.encode()
     except UnicodeEncodeError:

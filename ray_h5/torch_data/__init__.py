@@ -30,9 +30,10 @@ if TYPE_CHECKING:
         WorkerSafeStandardizedDataset,
         worker_init_fn,
     )
+    from ray_h5.torch_data.data_loader import H5DataLoader
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.folds import kfold
-    from ray_h5.torch_data.loaders import H5DataLoader, loader
+    from ray_h5.torch_data.loaders import loader
     from ray_h5.torch_data.mixed import mix
     from ray_h5.torch_data.reading.samples import Sample
     from ray_h5.torch_data.samplers import OrderSampler
@@ -117,12 +118,10 @@ _NAMES = {
         "WorkerSafeStandardizedDataset",
         "worker_init_fn",
     ),
+    "torch_data.data_loader": ("H5DataLoader",),
     "torch_data.dataset": ("H5Dataset",),
     "torch_data.folds": ("kfold",),
-    "torch_data.loaders": (
-        "H5DataLoader",
-        "loader",
-    ),
+    "torch_data.loaders": ("loader",),
     "torch_data.mixed": ("mix",),
     "torch_data.reading.samples": ("Sample",),
     "torch_data.samplers": ("OrderSampler",),

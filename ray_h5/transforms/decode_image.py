@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.fork import PerProcess
-from ray_h5.hdf5.codecs.image_headers import FORMATS, HeaderError
+from ray_h5.hdf5.codecs.image_headers import HeaderError
 from ray_h5.hdf5.codecs.images import Mode, decode_image
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer
+from ray_h5.transforms.encoded_rows import as_bytes, as_rows, is_batch, numbered
 
 __all__ = ["DecodeImage", "DecodedRows"]
 
@@ -158,7 +159,7 @@ class DecodeImage:
             )
         if absent := [name for name in self.columns if name not in batch]:
             raise UnknownColumnError(f"DecodeImage: {no_column(absent, batch)}")
-        if not _is_batch(batch[self.columns[0]]):
+        if not is_batch(batch[self.columns[0]]):
             return self._sample(batch)
         if self.on_error == "skip":
             raise OptionError(
@@ -201,13 +202,13 @@ class DecodeImage:
         skips : bool
             Whether ``on_error="skip"`` marks a row as failed. Otherwise it raises.
         """
-        encoded = _as_rows(values, column)
+        encoded = as_rows(values, column)
         shape = encoded.shape[:-1] if encoded.dtype == np.uint8 else encoded.shape
         images: list[np.ndarray | None] = []
         failed = np.zeros(len(encoded), bool)
-        for row, each in _numbered(encoded):
+        for row, each in numbered(encoded):
             try:
-                images.append(self._one(_as_bytes(each)))
+                images.append(self._one(as_bytes(each)))
             except HeaderError as exc:
                 place = where(row)
                 error = ImageError(
@@ -276,57 +277,6 @@ def _as_size(size: Any) -> tuple[int, int] | None:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(is_integer(n) and n > 0 for n in pair):
         raise OptionError(f"DecodeImage: size={size!r}: expected (height, width), such as (224, 224)")
     return int(pair[0]), int(pair[1])
-
-
-def _is_batch(values: Any) -> bool:
-    """Return whether values are those of several rows, not the bytes of one."""
-    if isinstance(values, (bytes, bytearray, memoryview, np.void, np.bytes_)):
-        return False
-    if isinstance(values, np.ndarray):
-        return values.ndim > 1 or values.dtype.kind in "OSV"
-    if isinstance(values, list):
-        return not (values and is_integer(values[0]))
-    return getattr(values, "ndim", 0) > 1
-
-
-def _as_rows(values: Any, column: str) -> np.ndarray:
-    """Return encoded images as an array of objects, or of uint8 with a last axis of bytes."""
-    if isinstance(values, list):
-        rows = np.empty(len(values), object)
-        rows[:] = values
-        return rows
-    array = np.asarray(values)
-    if array.dtype == np.uint8 and array.ndim > 1:
-        return array
-    if array.dtype.kind in "OSV":
-        return array
-    raise UnsupportedColumnError(
-        f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
-        f"images ({FORMATS}), as bytes or uint8"
-    )
-
-
-def _numbered(encoded: np.ndarray) -> Iterator[tuple[int, Any]]:
-    """Yield the encoded images, and the row of each."""
-    flat = encoded.reshape(-1, encoded.shape[-1]) if encoded.dtype == np.uint8 else encoded.reshape(-1)
-    a_row = max(1, len(flat) // max(1, len(encoded)))
-    for i in range(len(flat)):
-        yield i // a_row, flat[i]
-
-
-def _as_bytes(value: Any) -> bytes:
-    if value is None:
-        raise HeaderError("there is none")
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, (bytearray, memoryview, list)):
-        return bytes(value)
-    if isinstance(value, (np.void, np.bytes_)):
-        return value.tobytes()
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.dtype.itemsize != 1:
-        raise HeaderError(f"its values are {array.dtype}, not bytes")
-    return array.tobytes()
 
 
 def _places(batch: Mapping[str, Any]) -> Where:

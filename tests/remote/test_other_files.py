@@ -361,13 +361,13 @@ def test_a_remote_file_leads_to_no_folder(server, bucket):
 def test_mappings_that_are_not_read(server, bucket):
     any_length = h5py.h5s.UNLIMITED
 
-    def endless(file, name, source, there):
+    def endless(file, name, source, there, dataset=b"x"):
         made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         here = h5py.h5s.create_simple((4, 6), (any_length, 6))
         here.select_hyperslab((0, 0), (any_length, 1), (N, 1), (N, 6)) if "%b" in source else here.select_hyperslab(
             (0, 0), (1, 1), (1, 1), (any_length, 6)
         )
-        made.set_virtual(here, source.encode(), b"x", there)
+        made.set_virtual(here, source.encode(), dataset, there)
         h5py.h5d.create(file.id, name, h5py.h5t.NATIVE_DOUBLE, h5py.h5s.create_simple((4, 6), (any_length, 6)), made)
 
     def fill(file):
@@ -389,16 +389,28 @@ def test_mappings_that_are_not_read(server, bucket):
                 where = slice(first, first + N) if step == 3 else np.s_[:N, first : first + 3]
                 layout[where] = h5py.VirtualSource("raw/p0.h5", "x", (N, 6))[:, : 6 if step == 3 else 3]
             file.create_virtual_dataset(name, layout)
+        file.create_dataset("text outside", (2,), h5py.string_dtype(), external=[("raw/p0.h5", 0, 32)])
+        file["own"] = RNG.random((N, 6))
+        endless(file, b"endless here", ".", there, b"own")
+        nested = h5py.VirtualLayout((N, 6), "f8")
+        nested[:] = h5py.VirtualSource(".", "over each other", (N + 9, 6))[:N]
+        file.create_virtual_dataset("nested", nested)
         layout = h5py.VirtualLayout((N,), "i8")
         layout[:] = h5py.VirtualSource("raw/p0.h5", "s", (N,))
         file.create_virtual_dataset("text as numbers", layout)
 
     master(bucket, fill)
     reader = reader_of(server)
+    with h5py.File(bucket / "m.h5") as file:
+        same(reader.read(["endless here"])["endless here"], file["own"][:])
+    refused = {name: type(error) for name, error in reader.layout.refused.items()}
+    assert refused == dict.fromkeys(["endless", "numbered", "corner", "text outside"], UnsupportedColumnError)
     for name in ("endless", "numbered", "corner"):
         with pytest.raises(UnsupportedColumnError, match="Copy its values"):
             reader.read([name])
-    for name in ("over each other", "side by side"):
+    with pytest.raises(UnsupportedColumnError, match="raw files"):
+        reader.read(["text outside"])
+    for name in ("over each other", "side by side", "nested"):
         with pytest.raises(UnsupportedColumnError, match="same values"):
             reader.read([name])
     with pytest.raises(UnsupportedColumnError, match="another type"):

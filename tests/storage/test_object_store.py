@@ -175,8 +175,10 @@ def test_what_is_not_there(server):
         storage(server).check("s3://bkt/none.h5")
     with pytest.raises(NotHDF5Error, match="0 bytes"):
         storage(server).check("s3://bkt/empty.h5")
-    with pytest.raises(OptionError, match="NUL"):
-        storage(server).identity("s3://bkt/a\0.h5")
+    for name in ("a\0.h5", "a\n.h5", "\x1b[31m.h5"):
+        with pytest.raises(OptionError, match="control character") as caught:
+            storage(server).identity(f"s3://bkt/{name}")
+        assert repr(name)[1:-1] in str(caught.value)
     with pytest.raises(OptionError, match=r"\\udcff.*UTF-8"):
         storage(server).identity("s3://bkt/a\udcff.h5")
     with pytest.raises(OptionError, match="between slashes"):

@@ -11,7 +11,7 @@ from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.reading import ahead, turn
 from ray_h5.planning.epoch.reading import read_rows
 from ray_h5.torch_data import H5Dataset, loader
-from ray_h5.torch_data.loaders import H5DataLoader
+from ray_h5.torch_data.data_loader import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
 FILES, ROWS = 6, 60

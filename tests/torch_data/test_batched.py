@@ -8,7 +8,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, OrderBatchSampler
-from ray_h5.torch_data.loaders import H5DataLoader
+from ray_h5.torch_data.data_loader import H5DataLoader
 from ray_h5.torch_data.reading import row_cache
 
 

@@ -24,7 +24,7 @@ from ray_h5.torch_data import (
     create_optimized_dataloader,
     loader,
 )
-from ray_h5.torch_data.loaders import H5DataLoader
+from ray_h5.torch_data.data_loader import H5DataLoader
 from ray_h5.torch_data.reading import shared_memory
 from ray_h5.torch_data.reading.tensors import tensor_over
 

@@ -21,8 +21,8 @@ from ray_h5.hdf5.open_files import forget_all
 from ray_h5.planning.index.cache import MEMORY
 from ray_h5.planning.rows.kinds import Grid, Groups
 from ray_h5.planning.rows.windows import Windows
-from ray_h5.torch_data import H5Dataset, kfold, loader, where
-from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
+from ray_h5.torch_data import H5Dataset, H5LazyDataset, kfold, loader, where
+from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory, with_start_method
 
 pytest.importorskip("obstore")
 
@@ -321,3 +321,17 @@ def test_a_loader_that_waits_ends_at_once(server, what):
     process.stdin.close()
     process.stdout.close()
     process.wait(20)
+
+
+def test_datasets_of_pairs(server):
+    pairs = H5LazyDataset("s3://bkt/runs/run_0.h5", "x", "label", storage_options=server.options)
+    with h5py.File(server.data / "runs/run_0.h5") as file:
+        for i in (3, 0, 19):
+            x, label = pickle.loads(pickle.dumps(pairs))[i]
+            assert np.array_equal(x, file["x"][i])
+            assert label == file["label"][i]
+    with pytest.raises(NotFoundError, match=r"run_9\.h5"):
+        H5LazyDataset("s3://bkt/runs/run_9.h5", "x", storage_options=server.options)
+    with pytest.raises(OptionError, match="regionn"):
+        H5LazyDataset("s3://bkt/runs/run_0.h5", "x", storage_options={**server.options, "regionn": "x"})
+    assert with_start_method(pairs, {"num_workers": 1})["multiprocessing_context"] == "forkserver"

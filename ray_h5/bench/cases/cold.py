@@ -32,7 +32,7 @@ from ray_h5.errors import OptionError
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.hdf5.reading.ahead import ReadTimes
 from ray_h5.torch_data import loader
-from ray_h5.torch_data.loaders import H5DataLoader
+from ray_h5.torch_data.data_loader import H5DataLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

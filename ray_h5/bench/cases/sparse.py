@@ -29,8 +29,9 @@ from ray_h5.bench.sparse_workloads import CellFile, make_cells
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.epoch.shuffle import Shuffle
 from ray_h5.planning.rows.column_kinds import csr
+from ray_h5.torch_data.data_loader import H5DataLoader
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.loaders import H5DataLoader, loader
+from ray_h5.torch_data.loaders import loader
 
 if TYPE_CHECKING:
     from ray_h5.bench import BenchOptions

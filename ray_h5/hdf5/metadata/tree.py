@@ -29,6 +29,7 @@ from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
 from ray_h5.hdf5.metadata.value_types import Shared
+from ray_h5.hdf5.remote.elsewhere import Elsewhere
 from ray_h5.hdf5.remote.held_bytes import MissingBytes
 from ray_h5.messages import near_names, printable
 
@@ -206,6 +207,8 @@ class H5Tree:
                 shared=shared,
                 properties=properties,
             )
+            if sources and self.others is not None:
+                Elsewhere.of(self.path, dataset, layout, self.others)  # raises if they cannot be read
             # With sources, another name may lead through other links, and so have other sources.
             if not sources:
                 self._layouts[address] = layout

@@ -174,10 +174,12 @@ def _visit(trail: Trail, dataset: h5py.Dataset, where: str) -> _Visit:
 def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:
     """Yield the sources of a virtual dataset. The caller checks each one before it asks for the next."""
     what = f"virtual dataset of {where}"
-    if trail.others is not None:
+    named = dict.fromkeys(sources_named(dataset.id.get_create_plist()))
+    if trail.others is not None and any(names.file != "." for names, _ in named):
         check_mappings(dataset, f"{trail.path}: {what}")
-        _open_all(trail, dataset, what)
-    for names, ndim in dict.fromkeys(sources_named(dataset.id.get_create_plist())):
+        # What they miss is fetched together.
+        gather(lambda names: trail.source(dataset, *names.numbered(0), what), dict.fromkeys(each for each, _ in named))
+    for names, ndim in named:
         for source in _sources(trail, dataset, names, what):
             yield source
             if ndim not in {None, source.ndim}:
@@ -186,12 +188,6 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
                     f"{trail.path}: {what} selects from {source.name!r} of {printable(source.file.filename)} as if it "
                     f"had {ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
                 )
-
-
-def _open_all(trail: Trail, dataset: h5py.Dataset, where: str) -> None:
-    """Open all sources of a virtual dataset in a remote file: what they miss is fetched together."""
-    named = dict.fromkeys(names for names, _ in sources_named(dataset.id.get_create_plist()))
-    gather(lambda names: trail.source(dataset, *names.numbered(0), where), named)
 
 
 def _sources(trail: Trail, dataset: h5py.Dataset, names: SourceNames, where: str) -> Iterator[h5py.Dataset]:

@@ -54,10 +54,6 @@ class _Pass:
     hinted: list[tuple[HeldBytes, int, int]] = field(default_factory=list)
     asked: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
 
-    @property
-    def is_complete(self) -> bool:
-        return not self.missed and not self.asked
-
 
 class _Passes(threading.local):
     def __init__(self) -> None:
@@ -211,13 +207,13 @@ def replay(action: Callable[[], Result]) -> Result:
         _passes.running.append(running)
         try:
             result = action()
-            if running.is_complete:
+            if not running.missed and not running.asked:
                 return result
             del result
         except MissingBytes:
             pass
         except Exception:
-            if running.is_complete:
+            if not running.missed and not running.asked:
                 raise
         finally:
             _passes.running.pop()

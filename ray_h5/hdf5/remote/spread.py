@@ -51,7 +51,10 @@ def spread(
         )
     if isinstance(part.address, GridAddress):
         part = _slabs(part, layout, after)
-    return list(_Virtual.of(file, elsewhere, layout).parts(part, after))
+    # What it takes to make one grows with the mappings, and there may be thousands.
+    if (virtual := file.virtual.get(layout.name)) is None:
+        virtual = file.virtual[layout.name] = VirtualColumn.of(file, elsewhere, layout)
+    return list(virtual.parts(part, after))
 
 
 def _slabs(part: Part, layout: ColumnLayout, after: list[Callable[[], None]]) -> Part:
@@ -93,15 +96,28 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Virtual:
-    """The mappings of a virtual dataset."""
+class VirtualColumn:
+    """A virtual dataset.
+
+    Attributes
+    ----------
+    layout : ColumnLayout
+        The dataset.
+    sources : sequence of _Source
+        Its mappings.
+    bounds : numpy.ndarray
+        int64 of shape (mappings, 2): the first row of each, and the last one plus one.
+    fill : object
+        The value where no mapping is.
+    """
 
     layout: ColumnLayout
     sources: Sequence[_Source]
+    bounds: np.ndarray
     fill: Any
 
     @classmethod
-    def of(cls, file: OpenFile, elsewhere: Elsewhere, layout: ColumnLayout) -> _Virtual:
+    def of(cls, file: OpenFile, elsewhere: Elsewhere, layout: ColumnLayout) -> VirtualColumn:
         layouts = gather(lambda column: _layout_of(file.file_of(column.path), column.name), elsewhere.columns)
         sources = []
         for number, here, there in elsewhere.mappings:
@@ -110,7 +126,8 @@ class _Virtual:
             _check(layout, found, here, taken)
             is_whole = _is_whole(layout, found, here, taken)
             sources.append(_Source(file.file_of(column.path), column.name, found, here, taken, is_whole))
-        return cls(layout, sources, _fill(elsewhere, layout))
+        bounds = np.array([(each.here[0].begin, each.here[0].end) for each in sources], np.int64).reshape(-1, 2)
+        return cls(layout, sources, bounds, _fill(elsewhere, layout))
 
     def parts(self, part: Part, after: list[Callable[[], None]]) -> Iterator[Spread]:
         """Yield the parts that fill the output, or arrays from which `after` fills it."""
@@ -129,13 +146,18 @@ class _Virtual:
     def _owners(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the mapping that has each row, or -1; and which rows are put together of parts."""
         owner, is_mixed = np.full(len(rows), -1, np.int64), np.zeros(len(rows), bool)
-        for number, source in enumerate(self.sources):
-            first = source.here[0]
-            low, high = np.searchsorted(rows, [first.begin, first.end])
-            taken = np.flatnonzero(first.places(rows[low:high]) >= 0) + low
+        for number, low, high in self._near(rows):
+            source = self.sources[number]
+            taken = np.flatnonzero(source.here[0].places(rows[low:high]) >= 0) + low
             is_mixed[taken] |= (owner[taken] >= 0) | (not source.is_whole)
             owner[taken] = number
         return owner, is_mixed
+
+    def _near(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """Yield the mappings that may have some of `rows` (ascending), and which part of these."""
+        first, stop = np.searchsorted(rows, self.bounds.T)
+        for number in np.flatnonzero(first < stop).tolist():
+            yield number, int(first[number]), int(stop[number])
 
     def _mixed(self, request: RowRequest, out: np.ndarray, after: list[Callable[[], None]]) -> Iterator[Spread]:
         """Yield parts whose values are put together row by row."""
@@ -144,7 +166,7 @@ class _Virtual:
         block[...] = self.fill
         is_taken = np.zeros(block.shape, bool)
         found: list[_Found] = []
-        for source in self.sources:
+        for source in [self.sources[number] for number, _, _ in self._near(rows)]:
             places = source.here[0].places(rows)
             if (taken := np.flatnonzero(places >= 0)).size:
                 values = _Found.of(source, taken, places[taken], block.nbytes)

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, RayH5Error, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.file_reads import FileRead
 from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.encodings import Encoding, matrix_shape
+from ray_h5.hdf5.metadata.encodings import Encoding
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.messages import near_names
 from ray_h5.planning.rows.bounds import Bounds, ChunkedBy, bounds_of_counts, bounds_of_offsets, check_inside
 from ray_h5.planning.rows.cf_columns import CF_ATTRIBUTES, cf_column
 from ray_h5.planning.rows.coded_columns import CategoryColumn, FieldColumn, OptionalColumn, PlainColumn, Stored
 from ray_h5.planning.rows.column_kinds import Csr, Ragged, RangeColumn
+from ray_h5.planning.rows.csr_column import csr_column
 from ray_h5.planning.rows.range_columns import CsrColumn, RaggedColumn
 from ray_h5.planning.rows.reversed_columns import reversed_column
 from ray_h5.planning.rows.space import Column, Listing, RowTable
@@ -272,6 +272,10 @@ class FileRows:
             self._bounds[name] = bounds_of_offsets(self._reader.read([name])[name], f"{self._reader.path}: {name!r}")
         return name, self._bounds[name]
 
+    def _csr(self, made: Csr, encoding: Encoding | None) -> CsrColumn:
+        found, self._chunked[made.group] = csr_column(self._reader, made, encoding, self._offsets, self.column)
+        return found
+
     def _awkward(self, name: str, encoding: Encoding) -> Column:
         """Return an array of awkward with one level of lists."""
         keys: list[str] = []
@@ -288,103 +292,6 @@ class FileRows:
         found = self._ragged(made)
         self._chunked[name] = self._chunked.pop(made.name)
         return RaggedColumn(name, found.content, found.stored, found.bounds)
-
-    def _csr(self, made: Csr, encoding: Encoding | None) -> CsrColumn:
-        path, name = self._reader.path, made.group
-        if encoding is None or encoding.kind not in {"csr", "csc", "compressed"}:
-            said = "" if encoding is None else f" ({encoding.said})"
-            raise UnsupportedColumnError(
-                f"{path}: csr({name!r}): {name!r}{said} is no sparse matrix: expected a group of data, indices, indptr "
-                "and a shape"
-            )
-        if encoding.kind == "csc":
-            raise UnsupportedColumnError(
-                f"{path}: {name!r} is a {encoding.said}: it is compressed along its columns: each row is spread "
-                "over all of it. Write it again compressed along its rows: adata.X = adata.X.tocsr(), then write_h5ad."
-            )
-        key, bounds = self._offsets(f"{name}/indptr")
-        indices, data = self._dataset(f"{name}/indices"), self._dataset(f"{name}/data")
-        width = self._width(name, encoding, len(bounds))
-        self._check_entries(name, indices, data, bounds)
-        self._chunked[name] = ChunkedBy(key, max(indices.chunk_rows, data.chunk_rows))
-        return CsrColumn(name, indices, data, bounds, width, made.dense, self._take(made, width), path)
-
-    def _check_entries(self, name: str, indices: ColumnLayout, data: ColumnLayout, bounds: Bounds) -> None:
-        where = f"{self._reader.path}: sparse matrix {name!r}"
-        if indices.row_shape or indices.dtype.kind not in "iu":
-            raise CorruptFileError(f"{where}: indices are {indices.dtype} of shape {indices.shape}; expected integers")
-        if data.row_shape or data.kind not in {"number", "bool"}:
-            raise UnsupportedColumnError(f"{where}: data are {data.kind} of shape {data.shape}; expected numbers")
-        if len(bounds) and bounds.starts[0] != 0:
-            raise CorruptFileError(f"{where}: indptr begins with {bounds.starts[0]}; expected 0")
-        end = int(bounds.stops[-1]) if len(bounds) else 0
-        if not indices.num_rows == data.num_rows >= end:
-            raise CorruptFileError(
-                f"{where}: indptr ends with {end}, and there are {indices.num_rows} indices and {data.num_rows} "
-                "values; expected equal numbers"
-            )
-
-    def _width(self, name: str, encoding: Encoding, num_rows: int) -> int:
-        """Return the length of a row: that of the axis which is not compressed."""
-        where = f"{self._reader.path}: sparse matrix {name!r}"
-        shape = encoding.shape
-        if not shape:
-            layout = self._dataset(f"{name}/shape")
-            if layout.shape != (2,) or layout.dtype.kind not in "iu":
-                raise CorruptFileError(
-                    f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
-                )
-            shape = matrix_shape(self._reader.read([layout.name])[layout.name], f"{where}: its shape")
-        if encoding.kind == "csr":
-            rows, width = shape
-        else:
-            # It does not say which axis is compressed. 10x has genes x cells, compressed along the cells.
-            rows, width = shape if shape[0] == num_rows else shape[::-1]
-        if rows != num_rows:
-            raise CorruptFileError(
-                f"{where}: its shape is {shape}, and indptr has {num_rows + 1} entries; expected one more than rows"
-            )
-        return width
-
-    def _take(self, made: Csr, width: int) -> np.ndarray | None:
-        if made.take is None:
-            return None
-        if made.names is None:
-            positions = np.array(made.take, np.int64)
-            if int(positions.max()) >= width:
-                raise UnknownColumnError(
-                    f"{self._reader.path}: csr({made.group!r}): take lists {positions.max()}; a row has positions from "
-                    f"0 to {width - 1}"
-                )
-            return positions
-        return self._named(made, made.names, width)
-
-    def _named(self, made: Csr, names: str, width: int) -> np.ndarray:
-        """Return the positions of names."""
-        assert made.take is not None
-        where = f"{self._reader.path}: csr({made.group!r}, names={names!r})"
-        column = self.column(names)
-        layout = column.layout(0, self._reader.path)
-        if layout.num_rows != width or layout.row_shape:
-            raise UnsupportedColumnError(
-                f"{where}: it has the shape {layout.shape}; expected a name for each of {width} positions"
-            )
-        values = np.empty(width, object)
-        reading = column.reading(np.arange(width), np.arange(width), values)
-        self._reader.run(FileRead(self._reader, {names: values}, [], None, reading.parts, reading.finish))
-        texts = [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
-        places: dict[str, int] = {}
-        wanted = set(made.take)
-        for place, text in enumerate(texts):
-            if text in wanted and places.setdefault(text, place) != place:
-                raise UnsupportedColumnError(f"{where}: {text!r} is the name of positions {places[text]} and {place}")
-        absent = [each for each in made.take if each not in places]
-        if absent:
-            raise UnknownColumnError(
-                f"{where}: {len(absent)} of {len(made.take)} names are not there, such as {absent[0]!r}."
-                f"{near_names(str(absent[0]), texts)}"
-            )
-        return np.array([places[str(each)] for each in made.take], np.int64)
 
 
 _OF_CELLS = ("matrix", "layers", "col_attrs")

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ray_h5.torch_data import H5Dataset, OrderBatchSampler, Sample, create_optimized_dataloader, loader
-from ray_h5.torch_data.loaders import H5DataLoader
+from ray_h5.torch_data.data_loader import H5DataLoader
 from tests.torch_data.conftest import ids_of
 
 META = torch.device("meta")
