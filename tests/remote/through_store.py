@@ -29,7 +29,7 @@ from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storages import storage_for
 from tests.hdf5 import h5kit
 
-MAX_EXAMPLES = 60
+MAX_EXAMPLES = 30
 """Examples of a property in a store: requests take longer than reads."""
 
 

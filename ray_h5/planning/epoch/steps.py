@@ -9,7 +9,6 @@ import numpy as np
 
 from ray_h5.planning.epoch.order import Order
 from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.index.file_table import FileTable
 from ray_h5.planning.rows.window_rows import Numbering
 from ray_h5.planning.rows.windows import Windows
 
@@ -45,7 +44,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     )
     return replace(
         plan,
-        files=FileTable(plan.files.paths, plan.files.identities, plan.step_starts),
+        files=replace(plan.files, starts=plan.step_starts),
         columns=columns,
         scope=replace(plan.scope, windows=windows.single_steps()),
         selection=steps,
