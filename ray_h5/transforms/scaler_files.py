@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.atomic import written_whole
 from ray_h5.errors import CorruptFileError, NotFoundError, OptionError
+from ray_h5.storage.local import absolute_path
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.scaler import Scaler
 
@@ -42,11 +43,11 @@ def save_scalers(
     Raises
     ------
     OptionError
-        If `path` is a folder.
+        If `path` is a folder, or a URL.
     NotFoundError
         If the folder of the file is missing.
     """
-    if os.path.isdir(path):
+    if os.path.isdir(absolute_path(os.fspath(path))):
         raise OptionError(f"{os.fspath(path)}: expected the name of a file, found a folder; add a name such as s.npz")
     header = {
         "format": _FORMAT,
@@ -103,7 +104,7 @@ def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[
 
 def _check_npz(path: str | os.PathLike[str]) -> None:
     try:
-        Path(path).stat()
+        Path(absolute_path(os.fspath(path))).stat()
     except FileNotFoundError as exc:
         raise NotFoundError(f"{os.fspath(path)}: no such file; expected one that Standardize.save wrote") from exc
     if not zipfile.is_zipfile(path):

@@ -289,3 +289,9 @@ def test_a_repr_shows_what_was_fitted_in_a_few_words():
     assert repr(Scaler.fit(values)) == "Scaler(mean 11.5, std 6.922, axis=(0, 1, 2))"
     found = repr(Scaler.fit(values, axis=(0, 2)))
     assert found == "Scaler(mean 10 to 13 at 2 places, std 6.758 to 6.758 at 2 places, axis=(0, 2))"
+
+
+def test_scalers_are_files_of_a_disk():
+    for work in (lambda url: save_scalers(url, {}), load_scalers):
+        with pytest.raises(OptionError, match=r"s3://bucket/s\.npz: expected a path of the local file system"):
+            work("s3://bucket/s.npz")

@@ -12,6 +12,7 @@ import torch
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.options import as_integer, is_number
+from ray_h5.storage.local import absolute_path
 
 Split = tuple[np.ndarray, np.ndarray]
 
@@ -88,7 +89,7 @@ def _kept_or_drawn(
 
 
 def _as_npz(path: str | os.PathLike[str]) -> Path:
-    name = os.fspath(path)
+    name = absolute_path(os.fspath(path))
     return Path(name if name.endswith(".npz") else f"{name}.npz")
 
 

@@ -55,6 +55,11 @@ def test_a_file_of_something_else(tmp_path):
         make_train_val_indices(5, save_path=path)
 
 
+def test_a_url_is_no_file():
+    with pytest.raises(OptionError, match="s3://bucket/split: expected a path of the local file system"):
+        make_train_val_indices(5, save_path="s3://bucket/split")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
