@@ -1,5 +1,6 @@
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -41,6 +42,23 @@ def _leave_out_of_stores(items):
         plain = item.name.replace("store-", "").replace("-store", "")
         if plain != item.name and (why := ON_DISK.get(f"{item.path.relative_to(_FOLDER)}::{plain}")):
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """Fail a test that leaves a Ray behind, as `read_h5` starts one: the next tests could not start theirs."""
+    ran = _ray_runs()
+    try:
+        return (yield)
+    finally:
+        if not ran and _ray_runs():
+            sys.modules["ray"].shutdown()
+            pytest.fail("this test has started Ray: it needs the fixture ray_local")
+
+
+def _ray_runs():
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 def _folder_of(item):
