@@ -15,7 +15,7 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem,
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.planning.remote_paths import RemoteFiles, States
-from ray_h5.storage.addresses import has_magic, is_url, without_secrets
+from ray_h5.storage.addresses import has_magic, is_url, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.listing import Listed, each_once, matches, natural_key, walk
 from ray_h5.storage.local import LOCAL, PathLike, absolute_path
@@ -161,7 +161,7 @@ def find_files(
     for url in urls:
         named = remote.files(url, by_glob)
         if named is None:
-            missing.append(without_secrets(url)[0])
+            missing.append(shown(url))
             continue
         other_endings += remote.take(*named, file_extensions)
     root = local_root(filesystem)
@@ -198,7 +198,7 @@ class _Remote:
         if not urls:
             return cls(None, {})
         if not isinstance(storage, RemoteStorage):
-            raise OptionError(f"{without_secrets(urls[0])[0]}: expected a path of the local file system, found a URL")
+            raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
         finder = RemoteFiles(storage)
         return cls(finder, finder.named(list(dict.fromkeys(without_secrets(url)[0] for url in urls))))
 
@@ -328,7 +328,7 @@ def _missing_note(path: str, note: str) -> str:
 def _say_nothing_found(
     given: Sequence[PathLike], other_endings: int, extensions: Iterable[str] | None, missing: Sequence[str]
 ) -> str:
-    where = ", ".join(repr(without_secrets(os.fspath(path))[0]) for path in given[:_MAX_LISTED])
+    where = ", ".join(repr(shown(os.fspath(path))) for path in given[:_MAX_LISTED])
     if other_endings:
         why = (
             f"{'1 file there does' if other_endings == 1 else f'{other_endings} files there do'} not end in "

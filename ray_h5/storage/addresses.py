@@ -20,6 +20,11 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _ONE_SLASH = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _ANONYMOUS = "anonymous@"
 _MAGIC = re.compile(r"[*?[]")
+_USER = re.compile(r"^(?:[^/@]*:[^@]*|[^/@]*)@")
+"""A user, or a key with its secret, in which there may be slashes."""
+
+_SIGNATURE = re.compile(r"\?\S*(?:sig|signature|token|credential)=", re.IGNORECASE)
+"""A query of a presigned URL. Other queries may be parts of keys."""
 
 
 def scheme_of(path: str) -> str:
@@ -37,8 +42,10 @@ def check_slashes(path: str) -> None:
     """Raise for a URL that has lost a slash: it would be a local path, such as ``./s3:/bucket``."""
     found = _ONE_SLASH.match(path)
     if found and found[1].lower() in SCHEMES and not os.path.lexists(path):
+        scheme, rest = f"{found[1]}://", path[found.end() :]
         raise OptionError(
-            f"{path!r}: a URL begins with {found[1]}://. Pass it as a text: pathlib.Path takes one of the slashes away."
+            f"{shown(scheme + rest)}: a URL begins with {scheme}. Pass it as a text: pathlib.Path takes one of the "
+            "slashes away."
         )
 
 
@@ -85,8 +92,17 @@ class Address:
             return cls(kind, f"{scheme}://{host}", unquote(key))
         anonymous = rest.startswith(_ANONYMOUS)
         root, _, key = rest.removeprefix(_ANONYMOUS).partition("/")
-        if not root or ("@" in root and kind != "az"):
+        if ("@" in root and kind != "az") or (":" in root and "@" in rest):
+            raise OptionError(
+                f"{shown(url)}: a URL of {scheme}:// has no user and no password. Pass credentials in storage_options."
+            )
+        if not root:
             raise OptionError(f"{shown(url)}: expected a bucket after {scheme}://, such as {scheme}://bucket/run.h5")
+        if _SIGNATURE.search(key):
+            raise OptionError(
+                f"{shown(url)}: a URL of {scheme}:// has no signature. Pass a SAS token as storage_options="
+                "{'sas_token': ...}, and a presigned URL as the https:// URL that it is."
+            )
         return cls(kind, root, key, anonymous)
 
     def url(self, key: str) -> str:
@@ -105,18 +121,29 @@ def without_secrets(url: str) -> tuple[str, str]:
         return url, ""
     try:
         parts = urlsplit(url)
-    except ValueError as exc:
-        raise OptionError(f"{url.partition('://')[0]}://...: expected the URL of a file: {exc}") from None
+        _ = parts.port  # what is no number may be part of a password
+    except ValueError:
+        raise OptionError(
+            f"{url.partition('://')[0]}://...: expected the URL of a file, such as https://host:8080/run.h5. In a "
+            "password, write %2F for a slash, %23 for #, %3F for ?."
+        ) from None
     host = parts.netloc.rpartition("@")[2]
     plain = urlunsplit((parts.scheme.lower(), host, parts.path, "", ""))
     return plain, url if (parts.query or host != parts.netloc) else ""
 
 
 def shown(url: str) -> str:
-    """Return a URL for messages."""
-    if SCHEMES.get(scheme_of(url)) in {"s3", "gs"} and not url.partition("://")[2].startswith(_ANONYMOUS):
-        return re.sub(r"(?<=://)[^/]*@", "", url)  # no bucket has one; it may be a key with its secret
-    return without_secrets(url)[0]
+    """Return a URL for messages, without what may be secret."""
+    scheme, _, rest = url.partition("://")
+    kind = SCHEMES.get(scheme_of(url))
+    if kind == "https" or not scheme_of(url):
+        return without_secrets(url)[0]
+    is_container = kind == "az" and ":" not in rest.partition("@")[0]  # abfss://container@account
+    if not rest.startswith(_ANONYMOUS) and not is_container:
+        rest = _USER.sub("", rest)
+    if _SIGNATURE.search(rest):
+        rest = rest.partition("?")[0]
+    return f"{scheme}://{rest}"
 
 
 def has_magic(text: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
-from ray_h5.storage.addresses import check_slashes, is_url, without_secrets
+from ray_h5.storage.addresses import check_slashes, is_url, shown
 from ray_h5.storage.byte_source import Buffer, Costs, FileIdentity, Identity, Span, Then
 from ray_h5.storage.os_errors import os_error, translated_os_errors
 
@@ -194,7 +194,7 @@ def absolute_path(path: str) -> str:
         If it is a URL.
     """
     if is_url(path):
-        raise OptionError(f"{without_secrets(path)[0]}: expected a path of the local file system, found a URL")
+        raise OptionError(f"{shown(path)}: expected a path of the local file system, found a URL")
     plain = os.path.abspath(path)
     if os.pardir not in Path(path).parts or os.path.realpath(path) == os.path.realpath(plain):
         return plain

@@ -129,7 +129,7 @@ class StoreOptions:
             found[plain] = _checked_cache(plain, value) if plain.startswith("cache_") else _checked(plain, value)
         if "s3" in kinds:
             found = {**_environment(found), **found}
-        secret = tuple((plain, full) for plain, full in map(without_secrets, urls) if full)
+        secret = _full_urls(urls)
         dataset = " ".join(sorted(plain for plain, _ in map(without_secrets, urls))) if _check_cache(found) else ""
         return cls(tuple(sorted(found.items(), key=lambda item: item[0])), secret, dataset)
 
@@ -192,11 +192,25 @@ class StoreOptions:
                         else text
                     )
         text = re.sub(r"(?<=://)[^/\s@]*@(?!anonymous)", "", text)
-        return re.sub(r"(?<=[^\s\"'])\?[^\s\"')]*=[^\s\"')]*", "", text)
+        text = re.sub(r"(://[^\s?]*)\?\S*", r"\1", text)
+        return re.sub(r"(?<=[^\s\"'])\?\S*=\S*", "", text)
 
     def __repr__(self) -> str:
         shown = [f"{name}={value!r}" if name in _PUBLIC else f"{name}={_HIDDEN}" for name, value in self.given]
         return f"StoreOptions({', '.join(shown)})"
+
+
+def _full_urls(urls: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return URLs that hold something secret, by what they are without it."""
+    found: dict[str, str] = {}
+    for plain, full in map(without_secrets, urls):
+        if found.setdefault(plain, full) != full:
+            raise OptionError(
+                f"{plain}: two URLs have this path, with different users or queries (what follows '?'). These may be "
+                "secret, so that they are in no plan, and the files cannot be told apart. Read one of them, or give "
+                "them different paths."
+            )
+    return tuple((plain, full) for plain, full in found.items() if full)
 
 
 def _plain_name(name: object, kinds: list[str]) -> str:
@@ -244,13 +258,23 @@ def _checked(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
         return value
+    return _checked_text(name, value)
+
+
+def _checked_text(name: str, value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)  # obstore takes texts alone
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if name != "credential_provider" and not isinstance(value, (str, bytes, bool)):
-        raise OptionError(f"storage_options: {name}: expected a text, a number or a bool, found {type(value).__name__}")
-    return value
+    if name == "credential_provider":
+        if callable(value):
+            return value
+        expected = "a function, or an object of obstore.auth"
+    elif isinstance(value, (str, bytes, bool)):
+        return value
+    else:
+        expected = "a text, a number or a bool"
+    raise OptionError(f"storage_options: {name}: expected {expected}, found {type(value).__name__}")
 
 
 def _checked_bool(name: str, value: Any) -> bool:

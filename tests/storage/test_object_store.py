@@ -28,6 +28,7 @@ from ray_h5.storage.addresses import Address, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.object_store import ObjectStorage
 from ray_h5.storage.store_options import StoreOptions
+from ray_h5.torch_data import H5Dataset
 
 pytest.importorskip("obstore")
 
@@ -72,14 +73,53 @@ def test_addresses():
     assert [is_url(each) for each in ("gs://b/k", "file:///k", "/a/b", "local:///k")] == [True, False, False, False]
     with pytest.raises(OptionError, match="hdfs://"):
         Address.of("hdfs://b/k")
-    for url in ("s3:///k", f"s3://key:{CANARY}@bucket/k"):
-        with pytest.raises(OptionError, match="expected a bucket") as caught:
-            Address.of(url)
-        assert CANARY not in str(caught.value)
+    with pytest.raises(OptionError, match="expected a bucket"):
+        Address.of("s3:///k")
     assert without_secrets("https://u:p@h/x.h5?sig=1")[0] == "https://h/x.h5"
     assert without_secrets("s3://b/x?y=1") == ("s3://b/x?y=1", "")
     with pytest.raises(OptionError, match="expected the URL of a file"):
         without_secrets("https://[::1/a.h5")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:{}@bucket/k", "s3://key:a/{}@bucket/k", "s3:/key:{}@bucket/k", "http:/u:{}@h/a.h5",
+        "https://u:p/{}@h/a.h5", "https://u:p#{}@h/a.h5", "abfss://c:{}@acc/a.h5", "az://c/a.h5?sv=1&sig={}",
+        "s3://b/a.h5?X-Amz-Signature={}", "s4://u:{}@b/a.h5", "ftp://u:{}@h/a.h5", "https://h/*.h5?{}",
+    ],
+)  # fmt: skip
+def test_urls_that_are_refused_are_shown_without_secrets(url):
+    for path in (url.format(CANARY), [url.format(CANARY)]):
+        with pytest.raises(RayH5Error) as caught:
+            H5Dataset(path, storage_options={"skip_signature": True} if url.startswith(("s3:", "az:")) else None)
+        assert CANARY not in str(caught.value)
+        assert CANARY not in repr(caught.value.__context__)
+
+
+@pytest.mark.parametrize("query", [CANARY, f"a=(b)&sig={CANARY}", f"a='b'&sig={CANARY}", f"x={CANARY}?{CANARY}"])
+def test_no_query_is_said(server, query):
+    url = f"{server.url}/bkt/a.h5?{query}"
+    store = ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [url]))
+    server.fail("status", status=400)
+    with pytest.raises(ReadFailedError) as caught:
+        store.check(without_secrets(url)[0])
+    assert CANARY not in str(caught.value)
+    assert "(status 400)" in str(caught.value)
+
+
+def test_urls_that_differ_in_what_is_secret(server):
+    urls = [f"{server.url}/bkt/a.h5?id={number}" for number in range(2)]
+    StoreOptions.of({"allow_http": True}, [urls[0], urls[0]])
+    with pytest.raises(OptionError, match="cannot be told apart"):
+        StoreOptions.of({"allow_http": True}, urls)
+
+
+@pytest.mark.parametrize("given", [{}, [CANARY], (CANARY,), CANARY])
+def test_a_credential_provider_that_is_none(given):
+    with pytest.raises(OptionError, match="credential_provider: expected a function") as caught:
+        StoreOptions.of({"credential_provider": given}, ["s3://b/a.h5"])
+    assert CANARY not in str(caught.value)
 
 
 @pytest.mark.parametrize(

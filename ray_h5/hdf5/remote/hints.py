@@ -17,6 +17,9 @@ _HEADER_BYTES = 512
 _GUESS_BYTES = 4 << 10
 _MAX_BYTES = 8 << 20
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_MAX_DEPTH = 64
+"""Of a B-tree: one that is deeper has more records than a file can hold."""
+
 _CHUNK_ENTRIES = 64
 """Children of a node of a chunk index of version 1: libhdf5's default, which h5py cannot change."""
 
@@ -216,7 +219,7 @@ class Hints:
         page = 1 << page_bits
         bitmap = -(-(elements // page) // 8) * count if elements > page else 0
         at = 14 + width + bitmap
-        for i in range(count):
+        for i in range(_fitting(count, 8, data, at)):
             yield self._at(data, at + 8 * i), elements * entry + 64 + 4 * (elements // page + 1)
 
     def _tree2(self, data: bytes) -> Iterator[Span]:
@@ -231,17 +234,22 @@ class Hints:
             return
         most = (tree.node_bytes - 10) // tree.record_bytes
         number_bytes, total_bytes, below = _width(most), 0, most
-        for _ in range(tree.depth - 1):
+        for _ in range(min(tree.depth, _MAX_DEPTH) - 1):
             pointer = 8 + number_bytes + total_bytes
             most = (tree.node_bytes - 10 - pointer) // (tree.record_bytes + pointer)
             below = (most + 1) * below + most
             total_bytes = _width(below)
         begin, pointer = 6 + tree.records * tree.record_bytes, 8 + number_bytes + total_bytes
-        for i in range(tree.records + 1):
+        for i in range(_fitting(tree.records + 1, pointer, data, begin)):
             at = self._at(data, begin + i * pointer)
             count = int.from_bytes(data[begin + i * pointer + 8 : begin + i * pointer + 8 + number_bytes], "little")
             self._trees[at] = _Tree2(tree.node_bytes, tree.record_bytes, tree.depth - 1, count)
             yield at, tree.node_bytes
+
+
+def _fitting(count: int, nbytes: int, data: bytes, begin: int) -> int:
+    """Return how many of `count` entries of a node lie in its bytes: a damaged node may claim any number."""
+    return min(count, max(0, len(data) - begin) // max(1, nbytes))
 
 
 def _width(most: int) -> int:
