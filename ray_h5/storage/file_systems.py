@@ -61,7 +61,11 @@ class _FSSpec:
     def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
         self._fs.invalidate_cache(path)
         try:
-            found = self._fs.find(path, detail=True) if below else {each["name"]: each for each in self._fs.ls(path)}
+            found = (
+                self._fs.find(path, detail=True)
+                if below
+                else {each["name"]: each for each in self._fs.ls(path, detail=True)}
+            )
         except FileNotFoundError:
             return [], []
         files = [(name, _state(each)) for name, each in found.items() if each["type"] == "file"]
@@ -88,7 +92,7 @@ class FileSystemStorage:
         Its name, which begins the URLs of its files.
     """
 
-    filesystem: Any = field(repr=False)
+    filesystem: Any = field(repr=False, hash=False)  # those of pyarrow have no hash
     protocol: str
 
     @classmethod

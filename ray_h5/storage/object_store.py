@@ -16,7 +16,7 @@ from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.disk_cache import CachedGetter, cache_for
 from ray_h5.storage.fetching import Getter, call
 from ray_h5.storage.remote_file import RemoteFile
-from ray_h5.storage.store_errors import changed, option_error, store_error
+from ray_h5.storage.store_errors import changed, option_error, status_of, store_error
 from ray_h5.storage.store_options import StoreOptions
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _PAGE = 1000
 _LIST_BODY = "list response body"
 """What obstore says where the answer of a listing broke off."""
 
+_REFUSES_HEAD = frozenset({401, 403, 405, 501})
+_NO_SUCH_RANGE = 416
 _FIRST_WAIT_S = 0.1
 _PANIC = "PanicException"
 """What an error inside obstore's Rust is: no Exception, but a BaseException."""
@@ -114,8 +116,9 @@ class ObjectStorage:
     def identity(self, url: str) -> ObjectIdentity | None:
         """Return the state that a file has now; None if it does not exist."""
         store, key = self._store(url)
+        look = _look_at_web_file if Address.of(url).kind == "https" else _look
         try:
-            meta = self._asking(url, "looking at it", lambda: store.head(key))
+            meta = self._asking(url, "looking at it", lambda: look(store, key))
         except FileNotFoundError:
             return None
         return self._identity(url, meta)
@@ -274,6 +277,25 @@ def _state(meta: Any) -> ObjectIdentity:
     if etag and not etag.startswith("W/"):
         return ObjectIdentity(etag, int(meta["size"]))
     return ObjectIdentity("", int(meta["size"]), round(meta["last_modified"].timestamp() * 1e9))
+
+
+def _look(store: Any, key: str) -> Any:
+    return store.head(key)
+
+
+def _look_at_web_file(store: Any, key: str) -> Any:
+    """Return what a web server says about a file: a URL that is signed for GET, and some servers, refuse HEAD."""
+    try:
+        return store.head(key)
+    except Exception as exc:  # for obstore, 405 is a file that is not found
+        if status_of(exc) not in _REFUSES_HEAD:
+            raise
+    try:
+        return store.get(key, options={"range": (0, 1)}).meta
+    except Exception as exc:
+        if status_of(exc) == _NO_SUCH_RANGE:
+            raise NotHDF5Error("expected an HDF5 file, found an empty one (0 bytes)") from None
+        raise
 
 
 def _all(store: Any, prefix: str) -> list[Any]:

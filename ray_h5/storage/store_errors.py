@@ -48,11 +48,7 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
         Its text, without anything secret.
     """
     kind, lowered = type(exc).__name__, text.lower()
-    status = _status(text)
-    if kind == "UnauthenticatedError":
-        status = status or 401
-    elif kind == "PermissionDeniedError":
-        status = status or 403
+    status = status_of(exc)
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
     is_web = scheme_of(url) in {"http", "https"}
@@ -163,9 +159,12 @@ def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> Ra
     return ReadFailedError(f"{url}: {doing} failed: {_short(whole)}")
 
 
-def _status(text: str) -> int | None:
-    found = _STATUS.search(text)
-    return int(next(each for each in found.groups() if each)) if found else None
+def status_of(exc: BaseException) -> int | None:
+    """Return the status of an answer that obstore made an error of; None if there is none."""
+    found = _STATUS.search(str(exc))
+    if found:
+        return int(next(each for each in found.groups() if each))
+    return {"UnauthenticatedError": 401, "PermissionDeniedError": 403}.get(type(exc).__name__)
 
 
 def _short(text: str) -> str:

@@ -305,6 +305,27 @@ def test_a_url_with_a_query_and_a_user(server):
     assert read(store.open(plain, store.check(plain))) == BODY[:1000]
 
 
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_a_url_that_is_signed_for_get_alone(server, status):
+    """A presigned URL names the method that it allows."""
+    server.fail("status", status=status, method="HEAD")
+    for query in ("?X-Amz-Signature=abc", ""):
+        url = f"{server.url}/bkt/a.h5{query}"
+        web = ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [url]))
+        plain = url.partition("?")[0]
+        found = web.check(plain)
+        assert found.size == len(BODY)
+        assert bytes(web.open(plain, found).get(5, 50)) == BODY[5:55]
+        assert web.identity(f"{server.url}/bkt/none.h5") is None
+    url = f"{server.url}/bkt/empty.h5"
+    with pytest.raises(NotHDF5Error, match="empty"):
+        ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [f"{url}?a=b"])).check(url)
+    server.heal()
+    server.fail("status", status=403)
+    with pytest.raises(NotReadableError, match="may have expired"):
+        ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [f"{url}?a=b"])).check(url)
+
+
 def test_lists(server):
     store = storage(server)
     files, folders = store.list("s3://bkt/", below=False)

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from pyarrow.fs import FSSpecHandler, PyFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 
 from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
@@ -106,7 +106,7 @@ def test_what_does_not_exist(server):
 @pytest.mark.parametrize("shuffle", [False, "rows", "chunks", "files"])
 def test_the_rows_of_local_files(server, shuffle):
     remote = H5Dataset("s3://bkt/runs/*.h5", storage_options=server.options)
-    local = H5Dataset(str(server.data / "runs/run_*.h5"))
+    local = H5Dataset([str(path) for path in (server.data / "runs").rglob("run_*.h5")])
     for threads in (0, 2):
         pair = (loader(each, 7, shuffle=shuffle, seed=3, threads=threads) for each in (remote, local))
         for ours, theirs in zip(*pair, strict=True):
@@ -267,6 +267,22 @@ def test_file_systems(server, memory, wrap):
         H5Dataset("bkt/none/x.h5", filesystem=wrap(memory))
     with pytest.raises(OptionError, match="pass one of them"):
         H5Dataset("bkt/d", filesystem=wrap(memory), storage_options={"region": "x"})
+
+
+@pytest.mark.parametrize("kind", ["pyarrow", "s3fs"])
+def test_file_systems_of_s3(server, kind):
+    if kind == "pyarrow":
+        host = server.url.removeprefix("http://")
+        found = S3FileSystem(endpoint_override=host, scheme="http", anonymous=True, region="us-east-1")
+    else:
+        found = pytest.importorskip("s3fs").S3FileSystem(anon=True, endpoint_url=server.url, skip_instance_cache=True)
+    for given in ("bkt/runs/run_*.h5", "s3://bkt/runs/*.h5", "s3://bkt/runs"):
+        local = H5Dataset(f"{server.data.parent}/{given.removeprefix('s3://')}")
+        dataset = H5Dataset(given, filesystem=found, kept_bytes=0)
+        assert len(dataset) == len(local)
+        for ours, theirs in zip(loader(dataset, 9, seed=1), loader(local, 9, seed=1), strict=True):
+            assert ours.s == theirs.s
+            assert torch.equal(ours.x, theirs.x)
 
 
 def test_commands(server, tmp_path, capsys):
