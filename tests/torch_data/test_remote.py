@@ -106,7 +106,7 @@ def test_what_does_not_exist(server):
 @pytest.mark.parametrize("shuffle", [False, "rows", "chunks", "files"])
 def test_the_rows_of_local_files(server, shuffle):
     remote = H5Dataset("s3://bkt/runs/*.h5", storage_options=server.options)
-    local = H5Dataset([str(path) for path in (server.data / "runs").rglob("run_*.h5")])
+    local = H5Dataset(str(server.data / "runs/run_*.h5"))
     for threads in (0, 2):
         pair = (loader(each, 7, shuffle=shuffle, seed=3, threads=threads) for each in (remote, local))
         for ours, theirs in zip(*pair, strict=True):
