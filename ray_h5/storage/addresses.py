@@ -85,7 +85,12 @@ class Address:
             return cls(kind, f"{scheme}://{host}", unquote(key))
         anonymous = rest.startswith(_ANONYMOUS)
         root, _, key = rest.removeprefix(_ANONYMOUS).partition("/")
-        if not root or ("@" in root and kind != "az"):
+        if "@" in root and kind != "az":
+            raise OptionError(
+                f"{shown(url)}: expected a bucket after {scheme}://, found a name with '@'. Pass keys as "
+                "storage_options={'access_key_id': ..., 'secret_access_key': ...}, or in the environment."
+            )
+        if not root:
             raise OptionError(f"{shown(url)}: expected a bucket after {scheme}://, such as {scheme}://bucket/run.h5")
         return cls(kind, root, key, anonymous)
 
@@ -117,6 +122,22 @@ def shown(url: str) -> str:
     if SCHEMES.get(scheme_of(url)) in {"s3", "gs"} and not url.partition("://")[2].startswith(_ANONYMOUS):
         return re.sub(r"(?<=://)[^/]*@", "", url)  # no bucket has one; it may be a key with its secret
     return without_secrets(url)[0]
+
+
+def check_key(url: str, key: str) -> None:
+    """Raise for a name that obstore would change, or cannot send."""
+    parts = key.removesuffix("/").split("/")
+    if key and ("" in parts or "." in parts or ".." in parts):
+        raise OptionError(
+            f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
+            "another name."
+        )
+    if any(ord(each) < 32 or ord(each) == 127 for each in key):
+        raise OptionError(f"{shown(url)!r}: a name with a NUL or another control character cannot be read")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{shown(url)!r}: names of files in stores are UTF-8, and this one is not") from None
 
 
 def has_magic(text: str) -> bool:

@@ -57,6 +57,14 @@ _ELSEWHERE = {
     "anonymous": "skip_signature=True", "verify": "allow_invalid_certificates", "retries": "max_retries",
     "connection_string": "account_name and account_key", "bucket": "the bucket in the URL",
     "bucket_name": "the bucket in the URL",
+    "region_name": "region", "profile_name": "access_key_id and secret_access_key",
+    "requester_pays": "request_payer=True", "scheme": "allow_http=True, and an endpoint of http://",
+    "addressing_style": "virtual_hosted_style_request=True, or False for the bucket in the path",
+    "force_path_style": "virtual_hosted_style_request=False", "config": "timeout, read_timeout, max_retries",
+    "url_style": "virtual_hosted_style_request=True, or False for the bucket in the path",
+    "force_virtual_addressing": "virtual_hosted_style_request=True",
+    "proxies": "proxy_url", "proxy_options": "proxy_url", "request_timeout": "timeout",
+    "token": "application_credentials, a path, or bearer_token", "headers": "default_headers",
     "container_name": "the container in the URL", "container": "the container in the URL",
 }  # fmt: skip
 """Names of s3fs, boto3, pyarrow and others, and ours for the same."""

@@ -27,6 +27,7 @@ from ray_h5.errors import (
 from ray_h5.storage.addresses import Address, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.store_errors import store_error
 from ray_h5.storage.store_options import StoreOptions
 
 pytest.importorskip("obstore")
@@ -98,12 +99,33 @@ def test_addresses():
         ({"bucket": "b"}, "the bucket in the URL"),
         ({"default_headers": {"a": 1}}, "a dict of texts"),
         ({"skip_signature": "perhaps"}, "expected True or False"),
+        ({"region_name": "x"}, "write region"),
+        ({"profile_name": "x"}, "secret_access_key"),
+        ({"requester_pays": True}, "request_payer=True"),
+        ({"addressing_style": "path"}, "virtual_hosted_style_request"),
+        ({"force_path_style": True}, "virtual_hosted_style_request"),
+        ({"config": {}}, "timeout"),
+        ({"scheme": "http"}, "allow_http=True"),
+        ({"proxies": {}}, "proxy_url"),
         ("region=x", "expected a dict"),
     ],
 )
 def test_options_that_are_refused(given, says):
     with pytest.raises(OptionError, match=says) as caught:
         StoreOptions.of(given, ["s3://b/k"])
+    assert CANARY not in str(caught.value)
+
+
+def test_options_of_other_stores_that_are_refused():
+    with pytest.raises(OptionError, match="application_credentials"):
+        StoreOptions.of({"token": CANARY}, ["gs://b/k"])
+    with pytest.raises(OptionError, match="account_key"):
+        StoreOptions.of({"connection_string": CANARY}, ["az://b/k"])
+    for url in ("az://container/a.h5", "abfs://container/a.h5"):
+        with pytest.raises(OptionError, match="account_name"):
+            ObjectStorage(StoreOptions.of({"skip_signature": True}, [url])).identity(url)
+    with pytest.raises(OptionError, match=r"access_key_id.*secret_access_key") as caught:
+        Address.of(f"s3://AKIA:{CANARY}@bkt/a.h5")
     assert CANARY not in str(caught.value)
 
 
@@ -232,6 +254,38 @@ def test_errors_of_requests(server, fault, error, says):
     assert caught.value.__context__ is None
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "error", "says"),
+    [
+        (400, "ExpiredToken", NotReadableError, "have expired"),
+        (403, "InvalidAccessKeyId", NotReadableError, "does not know access_key_id"),
+        (403, "SignatureDoesNotMatch", NotReadableError, "secret_access_key is not the one"),
+        (403, "AccessDenied", NotReadableError, r"\(status 403, AccessDenied\).*does not exist"),
+        (400, "AuthorizationHeaderMalformed", ReadFailedError, "AuthorizationHeaderMalformed.*region"),
+        (301, "PermanentRedirect", OptionError, "'region': 'eu-west-1'"),
+    ],
+)
+def test_reasons_that_a_store_gives(server, status, code, error, says):
+    source = opened(server)
+    server.fail("status", status=status, code=code)
+    for work in (lambda: read(source), lambda: storage(server).list("s3://bkt/", below=False)):
+        with pytest.raises(error, match=says):
+            work()
+
+
+def test_the_region_that_a_store_names():
+    text = "status code: 400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region>"
+    found = store_error(Exception(text), "s3://bkt/a.h5", "listing it", text)
+    assert isinstance(found, OptionError)
+    assert "'region': 'eu-west-3'" in str(found)
+
+
+def test_a_bare_refusal_says_what_to_check(server):
+    server.fail("status", status=400)
+    with pytest.raises(ReadFailedError, match=r"status 400.*region.*expired"):
+        storage(server).identity("s3://bkt/a.h5")
+
+
 def test_an_endpoint_that_is_not_there(server):
     gone = server.url.rsplit(":", 1)[0] + ":9"
     with pytest.raises(TransientIOError, match=r"cannot be reached.*endpoint"):
@@ -278,7 +332,7 @@ def test_a_url_that_is_signed_for_get_alone(server, status):
         assert bytes(web.open(plain, found).get(5, 50)) == BODY[5:55]
         assert web.identity(f"{server.url}/bkt/none.h5") is None
     url = f"{server.url}/bkt/empty.h5"
-    with pytest.raises(NotHDF5Error, match="empty"):
+    with pytest.raises(NotHDF5Error, match=r"bkt/empty.h5: .*empty one"):
         ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [f"{url}?a=b"])).check(url)
     server.heal()
     server.fail("status", status=403)
