@@ -19,6 +19,12 @@ _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|cl
 _CODE = re.compile(r"<Code>([A-Za-z]{3,60})</Code>")
 _REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
 _RETRIES = re.compile(r"after (\d+) retries")
+_CREDENTIALS = (
+    "169.254.169.254", "169.254.170.2", "/latest/api/token", "/latest/meta-data/", "metadata.google.internal",
+    "/computemetadata/v1/", "/metadata/identity/oauth2/token",
+)  # fmt: skip
+"""Parts of the URLs that give the credentials of a machine in a cloud."""
+
 _MOST_CHARACTERS = 300
 _TLS_WORDS = ("certificate", "tls", "ssl", "badscheme", "invalidcontenttype", "handshake", "unknownissuer")
 
@@ -66,6 +72,11 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
     status = status_of(exc)
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
+    if any(each in lowered and each not in url.lower() for each in _CREDENTIALS):  # whatever its status is
+        return NotReadableError(
+            f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
+            "write storage_options={'skip_signature': True} for public data."
+        )
     is_web = scheme_of(url) in {"http", "https"}
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         status = 404
@@ -151,11 +162,6 @@ def _of_status(url: str, doing: str, status: int | None, text: str, whole: str) 
 
 
 def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> RayH5Error:
-    if "169.254.169.254" in text or "latest/api/token" in text or ("metadata" in text and "token" in text):
-        return NotReadableError(
-            f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
-            "write storage_options={'skip_signature': True} for public data."
-        )
     if any(word in text.replace(" ", "") for word in _TLS_WORDS):
         if "badscheme" in text.replace(" ", ""):
             return OptionError(

@@ -286,6 +286,17 @@ def test_a_bare_refusal_says_what_to_check(server):
         storage(server).identity("s3://bkt/a.h5")
 
 
+@pytest.mark.parametrize("status", [400, 403, 404, 503])
+def test_credentials_that_no_machine_gives(server, status):
+    """Where there are none, the address that gives them in a cloud may answer anything."""
+    server.fail("status", status=status)
+    store = storage(server, skip_signature=False, metadata_endpoint=server.url, max_retries=0)
+    for work in (lambda: store.identity("s3://bkt/a.h5"), lambda: store.list("s3://bkt/", below=False)):
+        with pytest.raises(NotReadableError, match="no credentials were found"):
+            work()
+    assert all("api/token" in each.path for each in server.requests())
+
+
 def test_an_endpoint_that_is_not_there(server):
     gone = server.url.rsplit(":", 1)[0] + ":9"
     with pytest.raises(TransientIOError, match=r"cannot be reached.*endpoint"):
