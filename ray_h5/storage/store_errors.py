@@ -18,6 +18,7 @@ from ray_h5.storage.addresses import scheme_of
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{3,60})</Code>")
 _REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
+_PROVIDER = re.compile(r"credential provider: (\w+)")
 _RETRIES = re.compile(r"after (\d+) retries")
 _CREDENTIALS = (
     "169.254.169.254", "169.254.170.2", "/latest/api/token", "/latest/meta-data/", "metadata.google.internal",
@@ -75,8 +76,11 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
     if any(each in lowered and each not in url.lower() for each in _CREDENTIALS):  # whatever its status is
         return NotReadableError(
             f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
-            "write storage_options={'skip_signature': True} for public data."
+            "write storage_options={'skip_signature': True} for public data. ~/.aws is not read: for what it has, run "
+            "`eval $(aws configure export-credentials --format env)`."
         )
+    if found := _PROVIDER.search(text):  # its text may hold something secret
+        return NotReadableError(f"{url}: credential_provider of storage_options raised {found[1]}")
     is_web = scheme_of(url) in {"http", "https"}
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         status = 404

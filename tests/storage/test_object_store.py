@@ -83,6 +83,27 @@ def test_addresses():
         without_secrets("https://[::1/a.h5")
 
 
+async def _later():
+    return {}
+
+
+class _Later:
+    async def __call__(self):
+        return {}
+
+
+class _Unhashable:
+    """A source of credentials with a value of its own, such as a dataclass."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        return isinstance(other, _Unhashable)
+
+    def __call__(self):
+        raise RuntimeError(CANARY)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -107,6 +128,13 @@ def test_addresses():
         ({"config": {}}, "timeout"),
         ({"scheme": "http"}, "allow_http=True"),
         ({"proxies": {}}, "proxy_url"),
+        ({"endpoint": " http://minio:9000"}, "begins or ends with a space"),
+        ({"endpoint": "http://minio :9000"}, "a space in a URL"),
+        ({"secret_access_key": f"{CANARY}\n"}, "begins or ends with a space or a line break"),
+        ({"credential_provider": {"a": 1}}, "a function"),
+        ({"credential_provider": CANARY}, "a function"),
+        ({"credential_provider": _later}, "not async"),
+        ({"credential_provider": _Later()}, "not async"),
         ("region=x", "expected a dict"),
     ],
 )
@@ -284,6 +312,14 @@ def test_a_bare_refusal_says_what_to_check(server):
     server.fail("status", status=400)
     with pytest.raises(ReadFailedError, match=r"status 400.*region.*expired"):
         storage(server).identity("s3://bkt/a.h5")
+
+
+def test_a_source_of_credentials_that_fails(server):
+    store = storage(server, skip_signature=False, credential_provider=_Unhashable())
+    for work in (lambda: store.identity("s3://bkt/a.h5"), lambda: store.list("s3://bkt/", below=False)):
+        with pytest.raises(NotReadableError, match=r"credential_provider.*RuntimeError") as caught:
+            work()
+        assert CANARY not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 503])
