@@ -241,7 +241,7 @@ class ObjectStorage:
 
     def _store(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
-        _check_fork()
+        check_fork()
         full = self.options.full_url(url)
         address = Address.of(url)
         query = full.partition("?")[2] if address.kind == "https" and full != url else ""
@@ -299,7 +299,7 @@ def _all(store: Any, prefix: str) -> list[Any]:
     return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
 
 
-def _check_fork() -> None:
+def check_fork() -> None:
     """Raise in a process that was forked from one that used a store: every request of it would hang for ever."""
     global _user_pid  # noqa: PLW0603
     if _user_pid is None:

@@ -458,6 +458,22 @@ source.read_into(0, memoryview(bytearray(1000)))
 """
 
 
+_FORK_OF_S3FS = _FORK.replace(
+    'store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))',
+    """
+import s3fs
+from ray_h5.storage.file_systems import FileSystemStorage
+store = FileSystemStorage.of(s3fs.S3FileSystem(anon=True, endpoint_url=sys.argv[1]))
+""",
+)
+
+
+def test_a_forked_process_is_told_of_an_asynchronous_file_system(server):
+    pytest.importorskip("s3fs")
+    done = subprocess.run([sys.executable, "-c", _FORK_OF_S3FS, server.url], timeout=60, check=False)
+    assert done.returncode == 7
+
+
 def test_a_forked_process_is_told(server):
     done = subprocess.run([sys.executable, "-c", _FORK, server.url], timeout=30, check=False)
     assert done.returncode == 7

@@ -267,6 +267,8 @@ def test_file_systems(server, memory, wrap):
         H5Dataset("bkt/none/x.h5", filesystem=wrap(memory))
     with pytest.raises(OptionError, match="pass one of them"):
         H5Dataset("bkt/d", filesystem=wrap(memory), storage_options={"region": "x"})
+    with pytest.raises(OptionError, match=r"cache_dir: .*no cache"):
+        H5Dataset("bkt/d", filesystem=wrap(memory), cache_dir="nvme", cache_bytes="1GB")
 
 
 @pytest.mark.parametrize("kind", ["pyarrow", "s3fs"])
