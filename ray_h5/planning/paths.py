@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,11 +210,20 @@ class _Remote:
         state = self.named.get(url)
         if state is not None:
             return {url: state}, {}
-        found = self.finder.candidates(url, by_glob)
-        if found is None and url not in self.named and not has_magic(url) and not url.endswith("/"):
-            state = self.finder.identity(url)
-            return None if state is None else ({url: state}, {})
-        return found
+        may_be_file = not has_magic(url) and not url.endswith("/")
+        refused = None
+        try:
+            found = self.finder.candidates(url, by_glob)
+        except NotReadableError as exc:
+            if not may_be_file:
+                raise
+            found, refused = None, exc  # who may not list may read
+        if found is not None or not may_be_file or url in self.named:
+            return found
+        state = self.finder.identity(url)
+        if state is None and refused is not None:
+            raise refused
+        return None if state is None else ({url: state}, {})
 
     def take(self, named: States, others: States, extensions: Sequence[str] | None) -> int:
         """Take the files that end as asked, and return how many do not."""
@@ -249,7 +259,7 @@ def list_paths(paths: object) -> list[PathLike]:
     for path in given:
         # An empty path would be the root of `filesystem`, and is more often a variable that was not set.
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-            raise OptionError(f"paths: expected str or path-like, found {path!r}")
+            raise OptionError(f"paths: expected str or path-like, found {reprlib.repr(path)}")
     return given
 
 

@@ -94,7 +94,8 @@ class Address:
         root, _, key = rest.removeprefix(_ANONYMOUS).partition("/")
         if ("@" in root and kind != "az") or (":" in root and "@" in rest):
             raise OptionError(
-                f"{shown(url)}: a URL of {scheme}:// has no user and no password. Pass credentials in storage_options."
+                f"{shown(url)}: a URL of {scheme}:// has no user and no password. Pass keys as storage_options="
+                "{'access_key_id': ..., 'secret_access_key': ...}, or in the environment."
             )
         if not root:
             raise OptionError(f"{shown(url)}: expected a bucket after {scheme}://, such as {scheme}://bucket/run.h5")
@@ -144,6 +145,22 @@ def shown(url: str) -> str:
     if _SIGNATURE.search(rest):
         rest = rest.partition("?")[0]
     return f"{scheme}://{rest}"
+
+
+def check_key(url: str, key: str) -> None:
+    """Raise for a name that obstore would change, or cannot send."""
+    parts = key.removesuffix("/").split("/")
+    if key and ("" in parts or "." in parts or ".." in parts):
+        raise OptionError(
+            f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
+            "another name."
+        )
+    if any(ord(each) < 32 or ord(each) == 127 for each in key):
+        raise OptionError(f"{shown(url)!r}: a name with a NUL or another control character cannot be read")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{shown(url)!r}: names of files in stores are UTF-8, and this one is not") from None
 
 
 def has_magic(text: str) -> bool:

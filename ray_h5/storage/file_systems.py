@@ -16,7 +16,7 @@ from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedErr
 from ray_h5.storage.addresses import Address, scheme_of
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.fetching import call
-from ray_h5.storage.object_store import Found
+from ray_h5.storage.object_store import Found, check_fork
 from ray_h5.storage.remote_file import RemoteFile
 
 Result = TypeVar("Result")
@@ -168,6 +168,8 @@ class FileSystemStorage:
         return found
 
     def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        if getattr(self.filesystem, "async_impl", False):  # its event loop is in a thread, which a fork does not have
+            check_fork()
         try:
             return work()
         except FileNotFoundError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, RayH5Error, TruncatedFileError
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
-from ray_h5.storage.addresses import Address, shown
+from ray_h5.storage.addresses import Address, check_key, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.disk_cache import CachedGetter, cache_for
 from ray_h5.storage.fetching import Getter, call
@@ -32,6 +32,7 @@ _LIST_BODY = "list response body"
 
 _REFUSES_HEAD = frozenset({401, 403, 405, 501})
 _NO_SUCH_RANGE = 416
+_EMPTY = {"size": 0, "e_tag": '"empty"'}
 _FIRST_WAIT_S = 0.1
 _PANIC = "PanicException"
 """What an error inside obstore's Rust is: no Exception, but a BaseException."""
@@ -116,9 +117,9 @@ class ObjectStorage:
     def identity(self, url: str) -> ObjectIdentity | None:
         """Return the state that a file has now; None if it does not exist."""
         store, key = self._store(url)
-        look = _look_at_web_file if Address.of(url).kind == "https" else _look
+        is_web = Address.of(url).kind == "https"
         try:
-            meta = self._asking(url, "looking at it", lambda: look(store, key))
+            meta = self._asking(url, "looking at it", lambda: _look(store, key, is_web))
         except FileNotFoundError:
             return None
         return self._identity(url, meta)
@@ -240,7 +241,7 @@ class ObjectStorage:
 
     def _store(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
-        _check_fork()
+        check_fork()
         full = self.options.full_url(url)
         address = Address.of(url)
         query = full.partition("?")[2] if address.kind == "https" and full != url else ""
@@ -248,7 +249,7 @@ class ObjectStorage:
         if full != url:
             scheme, _, rest = full.partition("://")
             root = f"{scheme}://{rest.partition('/')[0]}" + (f"/?{query}" if query else "")
-        _check_key(url, address.key)
+        check_key(url, address.key)
         key = (self, address.kind, root, address.anonymous)
         store = _stores.value.get(key)
         if store is None:
@@ -279,22 +280,18 @@ def _state(meta: Any) -> ObjectIdentity:
     return ObjectIdentity("", int(meta["size"]), round(meta["last_modified"].timestamp() * 1e9))
 
 
-def _look(store: Any, key: str) -> Any:
-    return store.head(key)
-
-
-def _look_at_web_file(store: Any, key: str) -> Any:
-    """Return what a web server says about a file: a URL that is signed for GET, and some servers, refuse HEAD."""
+def _look(store: Any, key: str, is_web: bool) -> Any:
+    """Return what a store says about a file. A URL that is signed for GET, and some servers, refuse HEAD."""
     try:
         return store.head(key)
     except Exception as exc:  # for obstore, 405 is a file that is not found
-        if status_of(exc) not in _REFUSES_HEAD:
+        if not is_web or status_of(exc) not in _REFUSES_HEAD:
             raise
     try:
         return store.get(key, options={"range": (0, 1)}).meta
     except Exception as exc:
         if status_of(exc) == _NO_SUCH_RANGE:
-            raise NotHDF5Error("expected an HDF5 file, found an empty one (0 bytes)") from None
+            return _EMPTY
         raise
 
 
@@ -302,22 +299,7 @@ def _all(store: Any, prefix: str) -> list[Any]:
     return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
 
 
-def _check_key(url: str, key: str) -> None:
-    parts = key.removesuffix("/").split("/")
-    if key and ("" in parts or "." in parts or ".." in parts):
-        raise OptionError(
-            f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
-            "another name."
-        )
-    if any(ord(each) < 32 or ord(each) == 127 for each in key):
-        raise OptionError(f"{shown(url)!r}: a name with a NUL or another control character cannot be read")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise OptionError(f"{shown(url)!r}: names of files in stores are UTF-8, and this one is not") from None
-
-
-def _check_fork() -> None:
+def check_fork() -> None:
     """Raise in a process that was forked from one that used a store: every request of it would hang for ever."""
     global _user_pid  # noqa: PLW0603
     if _user_pid is None:

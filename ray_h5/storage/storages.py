@@ -53,7 +53,9 @@ def storage_for(options: object, paths: Iterable[str], filesystem: object = None
     """
     if filesystem is not None:
         if options:
-            raise OptionError("storage_options: filesystem= has its own; pass one of them")
+            raise OptionError(
+                "storage_options, cache_dir: filesystem= has options of its own, and no cache here; pass one of them"
+            )
         from ray_h5.storage.file_systems import FileSystemStorage  # few need it
 
         return FileSystemStorage.of(filesystem)

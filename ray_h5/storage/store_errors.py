@@ -16,15 +16,37 @@ from ray_h5.errors import (
 from ray_h5.storage.addresses import scheme_of
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{3,60})</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
+_PROVIDER = re.compile(r"credential provider: (\w+)")
 _RETRIES = re.compile(r"after (\d+) retries")
+_CREDENTIALS = (
+    "169.254.169.254", "169.254.170.2", "/latest/api/token", "/latest/meta-data/", "metadata.google.internal",
+    "/computemetadata/v1/", "/metadata/identity/oauth2/token",
+)  # fmt: skip
+"""Parts of the URLs that give the credentials of a machine in a cloud."""
+
 _MOST_CHARACTERS = 300
 _TLS_WORDS = ("certificate", "tls", "ssl", "badscheme", "invalidcontenttype", "handshake", "unknownissuer")
+
+_REASONS = {
+    "ExpiredToken": "the credentials have expired. Get others, and pass or export them on every node",
+    "InvalidAccessKeyId": "it does not know access_key_id. Check the credentials, and the endpoint",
+    "SignatureDoesNotMatch": "secret_access_key is not the one of access_key_id, or has a character too many",
+    "InvalidToken": "it does not know the session_token. Those of a role come and go with both keys",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong. Set it, for example by NTP",
+}
+"""Codes of S3 for what it refuses, and what they mean."""
 
 CHANGED = "Make the dataset again; if something still writes to the file, wait for it."
 
 
 def option_error(text: str) -> OptionError:
     """Return the error for options that obstore refuses; its text is without anything secret."""
+    if "account must be specified" in text.lower():
+        return OptionError(
+            "storage_options: expected account_name for az://, or AZURE_STORAGE_ACCOUNT_NAME on every node"
+        )
     return OptionError(f"storage_options: {_short(text)}")
 
 
@@ -51,15 +73,24 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
     status = status_of(exc)
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
+    if any(each in lowered and each not in url.lower() for each in _CREDENTIALS):  # whatever its status is
+        return NotReadableError(
+            f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
+            "write storage_options={'skip_signature': True} for public data. ~/.aws is not read: for what it has, run "
+            "`eval $(aws configure export-credentials --format env)`."
+        )
+    if found := _PROVIDER.search(text):  # its text may hold something secret
+        return NotReadableError(f"{url}: credential_provider of storage_options raised {found[1]}")
     is_web = scheme_of(url) in {"http", "https"}
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         status = 404
-    refused = _of_server(url, doing, status, lowered) if is_web else _of_bucket(url, doing, status, lowered)
+    refused = _of_server(url, doing, status, lowered) if is_web else _of_bucket(url, doing, status, text)
     return refused or _of_status(url, doing, status, lowered, text) or _of_connection(url, doing, lowered, kind, text)
 
 
-def _of_bucket(url: str, doing: str, status: int | None, text: str) -> RayH5Error | None:
+def _of_bucket(url: str, doing: str, status: int | None, whole: str) -> RayH5Error | None:
     """Return the error for a bucket or a key that is not given out."""
+    text, code = whole.lower(), found[1] if (found := _CODE.search(whole)) else ""
     if "nosuchbucket" in text or "containernotfound" in text:
         return NotFoundError(
             f"{url.rstrip('/')}: there is no such bucket. Check its name, and endpoint and region in storage_options; "
@@ -67,20 +98,25 @@ def _of_bucket(url: str, doing: str, status: int | None, text: str) -> RayH5Erro
         )
     if status == 404:
         return NotFoundError(f"{url}: no such file, or no such bucket ({doing})")
-    if "redirect" in text and "region" in text:
+    region = _REGION.search(whole)
+    if region or ("redirect" in text and "region" in text):
+        name = region[1] if region else "eu-west-1"
         return OptionError(
-            f"{url}: the bucket is in another region ({doing}). Pass it: storage_options={{'region': 'eu-west-1'}}"
+            f"{url}: the bucket is in another region ({doing}). Pass it: storage_options={{'region': {name!r}}}"
         )
-    if "requesttimetooskewed" in text:
-        return NotReadableError(
-            f"{url}: the store refuses {doing}: the clock of this machine is wrong (RequestTimeTooSkewed). Set it, for "
-            "example by NTP."
-        )
+    if status in {400, 401, 403} and (reason := _REASONS.get(code)):
+        return NotReadableError(f"{url}: the store refuses {doing} ({code}): {reason}.")
     if status in {401, 403}:
         return NotReadableError(
-            f"{url}: the store refuses {doing} (status {status}). Check the name of the bucket and the region, and "
-            "that the credentials may read and list it; other nodes may have other credentials in their environment. "
-            "Write storage_options={'skip_signature': True} for public data."
+            f"{url}: the store refuses {doing} (status {status}{code and f', {code}'}). Check the name of the bucket "
+            "and the region, and that the credentials may read and list it; other nodes may have other credentials in "
+            "their environment. If they may not list it, a file that does not exist is refused like this, too. Write "
+            "storage_options={'skip_signature': True} for public data."
+        )
+    if status == 400:
+        return ReadFailedError(
+            f"{url}: {doing} failed (status 400{code and f', {code}'}). Check region and endpoint in storage_options, "
+            "and the credentials, which may have expired."
         )
     return None
 
@@ -130,11 +166,6 @@ def _of_status(url: str, doing: str, status: int | None, text: str, whole: str) 
 
 
 def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> RayH5Error:
-    if "169.254.169.254" in text or "latest/api/token" in text or ("metadata" in text and "token" in text):
-        return NotReadableError(
-            f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
-            "write storage_options={'skip_signature': True} for public data."
-        )
     if any(word in text.replace(" ", "") for word in _TLS_WORDS):
         if "badscheme" in text.replace(" ", ""):
             return OptionError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,14 @@ _ELSEWHERE = {
     "anonymous": "skip_signature=True", "verify": "allow_invalid_certificates", "retries": "max_retries",
     "connection_string": "account_name and account_key", "bucket": "the bucket in the URL",
     "bucket_name": "the bucket in the URL",
+    "region_name": "region", "profile_name": "access_key_id and secret_access_key",
+    "requester_pays": "request_payer=True", "scheme": "allow_http=True, and an endpoint of http://",
+    "addressing_style": "virtual_hosted_style_request=True, or False for the bucket in the path",
+    "force_path_style": "virtual_hosted_style_request=False", "config": "timeout, read_timeout, max_retries",
+    "url_style": "virtual_hosted_style_request=True, or False for the bucket in the path",
+    "force_virtual_addressing": "virtual_hosted_style_request=True",
+    "proxies": "proxy_url", "proxy_options": "proxy_url", "request_timeout": "timeout",
+    "token": "application_credentials, a path, or bearer_token", "headers": "default_headers",
     "container_name": "the container in the URL", "container": "the container in the URL",
 }  # fmt: skip
 """Names of s3fs, boto3, pyarrow and others, and ours for the same."""
@@ -86,6 +95,10 @@ _PUBLIC = frozenset({
 
 _FROM_ENVIRONMENT = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE")
 _HIDDEN = "***"
+_URLS = frozenset({"endpoint", "endpoint_url", "base_url"})
+_DOCUMENTS = frozenset({"proxy_ca_certificate", "root_certificate", "service_account_key", "user_agent"})
+"""Options whose values may end with a line break."""
+
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _TIME = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|seconds?|minutes?|milliseconds?)( .*)?")
 
@@ -250,10 +263,10 @@ def _checked(name: str, value: Any) -> Any:
         return _checked_time(name, value)
     if name in _BOOLS:
         return _checked_bool(name, value)
-    if name == "default_headers":
-        return _checked_headers(value)
-    if name in {"endpoint", "endpoint_url"} and isinstance(value, str) and "://" not in value:
-        raise OptionError(f"storage_options: {name}: expected a URL that begins with https:// or http://")
+    if name in {"default_headers", "credential_provider"}:
+        return _checked_headers(value) if name == "default_headers" else _checked_provider(value)
+    if isinstance(value, str):
+        _check_text(name, value)
     if name == "max_retries":
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise OptionError(f"storage_options: max_retries={value!r}: expected an integer of 0 or more")
@@ -266,15 +279,42 @@ def _checked_text(name: str, value: Any) -> Any:
         return str(value)  # obstore takes texts alone
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if name == "credential_provider":
-        if callable(value):
-            return value
-        expected = "a function, or an object of obstore.auth"
-    elif isinstance(value, (str, bytes, bool)):
-        return value
-    else:
-        expected = "a text, a number or a bool"
-    raise OptionError(f"storage_options: {name}: expected {expected}, found {type(value).__name__}")
+    if not isinstance(value, (str, bytes, bool)):
+        raise OptionError(f"storage_options: {name}: expected a text, a number or a bool, found {type(value).__name__}")
+    return value
+
+
+def _check_text(name: str, value: str) -> None:
+    if name not in _DOCUMENTS and value != value.strip():
+        raise OptionError(
+            f"storage_options: {name}: it begins or ends with a space or a line break. A text that was read from a "
+            "file often does: strip() it."
+        )
+    if name in _URLS and "://" not in value:
+        raise OptionError(f"storage_options: {name}: expected a URL that begins with https:// or http://")
+    if name in _URLS and any(each.isspace() for each in value):
+        raise OptionError(f"storage_options: {name}: expected a URL, found a space in a URL")
+
+
+def _checked_provider(value: Any) -> Any:
+    if not callable(value):
+        raise OptionError(
+            "storage_options: credential_provider: expected a function that returns a dict of credentials, or an "
+            f"object of obstore.auth, found {type(value).__name__}"
+        )
+    if iscoroutinefunction(value) or iscoroutinefunction(type(value).__call__):
+        raise OptionError("storage_options: credential_provider: expected a function that is not async")
+    return value if isinstance(value, Hashable) else _Provider(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Provider:
+    """What gives credentials, with a hash."""
+
+    function: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.function()
 
 
 def _checked_bool(name: str, value: Any) -> bool:

@@ -27,6 +27,7 @@ from ray_h5.errors import (
 from ray_h5.storage.addresses import Address, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.object_store import ObjectStorage
+from ray_h5.storage.store_errors import store_error
 from ray_h5.storage.store_options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 
@@ -79,6 +80,27 @@ def test_addresses():
     assert without_secrets("s3://b/x?y=1") == ("s3://b/x?y=1", "")
     with pytest.raises(OptionError, match="expected the URL of a file"):
         without_secrets("https://[::1/a.h5")
+
+
+async def _later():
+    return {}
+
+
+class _Later:
+    async def __call__(self):
+        return {}
+
+
+class _Unhashable:
+    """A source of credentials with a value of its own, such as a dataclass."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        return isinstance(other, _Unhashable)
+
+    def __call__(self):
+        raise RuntimeError(CANARY)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +160,40 @@ def test_a_credential_provider_that_is_none(given):
         ({"bucket": "b"}, "the bucket in the URL"),
         ({"default_headers": {"a": 1}}, "a dict of texts"),
         ({"skip_signature": "perhaps"}, "expected True or False"),
+        ({"region_name": "x"}, "write region"),
+        ({"profile_name": "x"}, "secret_access_key"),
+        ({"requester_pays": True}, "request_payer=True"),
+        ({"addressing_style": "path"}, "virtual_hosted_style_request"),
+        ({"force_path_style": True}, "virtual_hosted_style_request"),
+        ({"config": {}}, "timeout"),
+        ({"scheme": "http"}, "allow_http=True"),
+        ({"proxies": {}}, "proxy_url"),
+        ({"endpoint": " http://minio:9000"}, "begins or ends with a space"),
+        ({"endpoint": "http://minio :9000"}, "a space in a URL"),
+        ({"secret_access_key": f"{CANARY}\n"}, "begins or ends with a space or a line break"),
+        ({"credential_provider": {"a": 1}}, "a function"),
+        ({"credential_provider": CANARY}, "a function"),
+        ({"credential_provider": _later}, "not async"),
+        ({"credential_provider": _Later()}, "not async"),
         ("region=x", "expected a dict"),
     ],
 )
 def test_options_that_are_refused(given, says):
     with pytest.raises(OptionError, match=says) as caught:
         StoreOptions.of(given, ["s3://b/k"])
+    assert CANARY not in str(caught.value)
+
+
+def test_options_of_other_stores_that_are_refused():
+    with pytest.raises(OptionError, match="application_credentials"):
+        StoreOptions.of({"token": CANARY}, ["gs://b/k"])
+    with pytest.raises(OptionError, match="account_key"):
+        StoreOptions.of({"connection_string": CANARY}, ["az://b/k"])
+    for url in ("az://container/a.h5", "abfs://container/a.h5"):
+        with pytest.raises(OptionError, match="account_name"):
+            ObjectStorage(StoreOptions.of({"skip_signature": True}, [url])).identity(url)
+    with pytest.raises(OptionError, match=r"access_key_id.*secret_access_key") as caught:
+        Address.of(f"s3://AKIA:{CANARY}@bkt/a.h5")
     assert CANARY not in str(caught.value)
 
 
@@ -272,6 +322,57 @@ def test_errors_of_requests(server, fault, error, says):
     assert caught.value.__context__ is None
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "error", "says"),
+    [
+        (400, "ExpiredToken", NotReadableError, "have expired"),
+        (403, "InvalidAccessKeyId", NotReadableError, "does not know access_key_id"),
+        (403, "SignatureDoesNotMatch", NotReadableError, "secret_access_key is not the one"),
+        (403, "AccessDenied", NotReadableError, r"\(status 403, AccessDenied\).*does not exist"),
+        (400, "AuthorizationHeaderMalformed", ReadFailedError, "AuthorizationHeaderMalformed.*region"),
+        (301, "PermanentRedirect", OptionError, "'region': 'eu-west-1'"),
+    ],
+)
+def test_reasons_that_a_store_gives(server, status, code, error, says):
+    source = opened(server)
+    server.fail("status", status=status, code=code)
+    for work in (lambda: read(source), lambda: storage(server).list("s3://bkt/", below=False)):
+        with pytest.raises(error, match=says):
+            work()
+
+
+def test_the_region_that_a_store_names():
+    text = "status code: 400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region>"
+    found = store_error(Exception(text), "s3://bkt/a.h5", "listing it", text)
+    assert isinstance(found, OptionError)
+    assert "'region': 'eu-west-3'" in str(found)
+
+
+def test_a_bare_refusal_says_what_to_check(server):
+    server.fail("status", status=400)
+    with pytest.raises(ReadFailedError, match=r"status 400.*region.*expired"):
+        storage(server).identity("s3://bkt/a.h5")
+
+
+def test_a_source_of_credentials_that_fails(server):
+    store = storage(server, skip_signature=False, credential_provider=_Unhashable())
+    for work in (lambda: store.identity("s3://bkt/a.h5"), lambda: store.list("s3://bkt/", below=False)):
+        with pytest.raises(NotReadableError, match=r"credential_provider.*RuntimeError") as caught:
+            work()
+        assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 503])
+def test_credentials_that_no_machine_gives(server, status):
+    """Where there are none, the address that gives them in a cloud may answer anything."""
+    server.fail("status", status=status)
+    store = storage(server, skip_signature=False, metadata_endpoint=server.url, max_retries=0)
+    for work in (lambda: store.identity("s3://bkt/a.h5"), lambda: store.list("s3://bkt/", below=False)):
+        with pytest.raises(NotReadableError, match="no credentials were found"):
+            work()
+    assert all("api/token" in each.path for each in server.requests())
+
+
 def test_an_endpoint_that_is_not_there(server):
     gone = server.url.rsplit(":", 1)[0] + ":9"
     with pytest.raises(TransientIOError, match=r"cannot be reached.*endpoint"):
@@ -318,7 +419,7 @@ def test_a_url_that_is_signed_for_get_alone(server, status):
         assert bytes(web.open(plain, found).get(5, 50)) == BODY[5:55]
         assert web.identity(f"{server.url}/bkt/none.h5") is None
     url = f"{server.url}/bkt/empty.h5"
-    with pytest.raises(NotHDF5Error, match="empty"):
+    with pytest.raises(NotHDF5Error, match=r"bkt/empty.h5: .*empty one"):
         ObjectStorage(StoreOptions.of({"allow_http": True, **FAST}, [f"{url}?a=b"])).check(url)
     server.heal()
     server.fail("status", status=403)
@@ -395,6 +496,22 @@ source = store.open("s3://bkt/a.h5", store.check("s3://bkt/a.h5"))
 print("reading", flush=True)
 source.read_into(0, memoryview(bytearray(1000)))
 """
+
+
+_FORK_OF_S3FS = _FORK.replace(
+    'store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))',
+    """
+import s3fs
+from ray_h5.storage.file_systems import FileSystemStorage
+store = FileSystemStorage.of(s3fs.S3FileSystem(anon=True, endpoint_url=sys.argv[1]))
+""",
+)
+
+
+def test_a_forked_process_is_told_of_an_asynchronous_file_system(server):
+    pytest.importorskip("s3fs")
+    done = subprocess.run([sys.executable, "-c", _FORK_OF_S3FS, server.url], timeout=60, check=False)
+    assert done.returncode == 7
 
 
 def test_a_forked_process_is_told(server):
