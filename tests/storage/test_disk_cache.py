@@ -279,6 +279,22 @@ def test_a_process_that_is_stopped_while_it_holds_the_lock(tmp_path, monkeypatch
     assert "another process holds its lock. Rows come from the store instead" in caplog.text
 
 
+def test_threads_wait_together_for_a_lock_that_stays_held(tmp_path, monkeypatch):
+    import fcntl
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ray_h5.storage.disk_cache import lock
+
+    monkeypatch.setattr(lock, "_LOCK_S", 0.5)
+    remote = Remote(16 * BLOCK_BYTES)
+    getter = remote.cached(cache_at(tmp_path))
+    with open(tmp_path / FOLDER / "lock", "w") as file, ThreadPoolExecutor(16) as pool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        begin = time.monotonic()
+        list(pool.map(lambda number: getter.get(number * BLOCK_BYTES, BLOCK_BYTES), range(16)))
+        assert time.monotonic() - begin < 2
+
+
 def test_a_disk_that_is_full(small_disk, caplog):
     remote = Remote(3 << 20)
     getter = remote.cached(cache_at(small_disk))

@@ -8,6 +8,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
 from ray_h5.hdf5.checks.heap import HARMLESS_BYTES, Heap, reader_of
+from ray_h5.hdf5.object_address import address_of
 
 _ATTRIBUTE = 0x0C
 _ONE_BYTE = np.ones(1, np.int64)
@@ -40,7 +41,7 @@ class TextGuard:
     def check(self, where: str, name: str) -> None:
         """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
         if self._stored is None:
-            found = messages(self._read, h5py.h5o.get_info(self._opened).addr, self._widths)
+            found = messages(self._read, address_of(self._opened)[1], self._widths)
             self._stored = dict(_name_and_values(body) for kind, body in found if kind == _ATTRIBUTE)
         stored = self._stored.get(name.encode(), b"")
         width = self._reference.itemsize

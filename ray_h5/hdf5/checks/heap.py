@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from ray_h5.hdf5.checks.header import FileWidths, messages
+from ray_h5.hdf5.object_address import address_of
 from ray_h5.hdf5.remote.held_bytes import bytes_of
 
 HARMLESS_BYTES = 1 << 20
@@ -241,7 +242,7 @@ def _compact_bytes(dataset: h5py.Dataset) -> bytes:
     """Return the values of a compact dataset, which are in a message of its object header."""
     widths = FileWidths.of(dataset)
     read, _ = reader_of(dataset)
-    for kind, body in messages(read, h5py.h5o.get_info(dataset.id).addr, widths):
+    for kind, body in messages(read, address_of(dataset.id)[1], widths):
         if kind == _DATA_LAYOUT and len(body) > 4:
             if body[0] >= 3 and body[1] == _COMPACT:
                 return body[4 : 4 + int.from_bytes(body[2:4], "little")]

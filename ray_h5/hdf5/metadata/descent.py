@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import h5py
 
 from ray_h5.hdf5.metadata.links import Trail
-from ray_h5.hdf5.metadata.value_sources import Address
+from ray_h5.hdf5.object_address import Address
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from ray_h5.hdf5.metadata.group_columns import GroupColumn, check_places
 from ray_h5.hdf5.metadata.links import Trail, stored_name
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.metadata.tree import H5Tree
+from ray_h5.hdf5.object_address import address_of
 from ray_h5.hdf5.segments import GroupTable, Paths
 from ray_h5.messages import few, near_names
 
@@ -136,7 +137,7 @@ class _Listed:
 
     def add(self, group: h5py.h5g.GroupID, prefix: str, depth: int, names: int) -> None:
         """Count the names in a group; raise if links lead on without end."""
-        address = h5py.h5o.get_info(group).addr
+        address = address_of(group)[1]
         if address in self._groups:
             self._aliases += names
         self._groups.add(address)

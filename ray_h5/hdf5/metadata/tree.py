@@ -27,8 +27,9 @@ from ray_h5.hdf5.metadata.encodings import Encoding, Form, encoding_of, form_of
 from ray_h5.hdf5.metadata.libraries import Libraries
 from ray_h5.hdf5.metadata.links import LinkedFiles, Sources, Trail, open_object
 from ray_h5.hdf5.metadata.opening import translated
-from ray_h5.hdf5.metadata.value_sources import Address, ValueSources, address_of
+from ray_h5.hdf5.metadata.value_sources import ValueSources
 from ray_h5.hdf5.metadata.value_types import Shared
+from ray_h5.hdf5.object_address import Address, address_of
 from ray_h5.hdf5.remote.elsewhere import Elsewhere
 from ray_h5.hdf5.remote.held_bytes import MissingBytes
 from ray_h5.messages import near_names, printable
@@ -188,7 +189,7 @@ class H5Tree:
 
     def _describe(self, name: str, dataset: h5py.Dataset, trail: Trail) -> ColumnLayout:
         with translated(self.path, f"reading the header of column {name!r}"):
-            address = address_of(dataset)
+            address = address_of(dataset.id)
             if not trail.sources and address in self._layouts:
                 return replace(self._layouts[address], name=name)  # a second name of the same dataset
             properties = dataset.id.get_create_plist()
@@ -324,7 +325,7 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
 
 
 def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
-    return Level(group, iter(group), prefix, address_of(group), trail)
+    return Level(group, iter(group), prefix, address_of(group.id), trail)
 
 
 def _listed(level: Level) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | RayH5Error | MissingBytes, Trail]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import h5py
 
@@ -14,6 +13,7 @@ from ray_h5.hdf5.metadata.column import is_plain
 from ray_h5.hdf5.metadata.links import Sources, Trail
 from ray_h5.hdf5.metadata.value_types import Shared, item_bytes
 from ray_h5.hdf5.metadata.virtual import SourceNames, sources_named
+from ray_h5.hdf5.object_address import Address, address_of
 from ray_h5.hdf5.remote.held_bytes import gather
 from ray_h5.hdf5.remote.mappings import check_mappings
 from ray_h5.messages import printable
@@ -26,15 +26,6 @@ _MAX_WAYS = 1 << 22
 for this many, 7.7 s for 32 times as many)."""
 
 _MAX_NUMBERED = 1 << 20
-
-Address: TypeAlias = tuple[int, int]
-"""File number and byte offset of an object: they identify it among the open files, whatever its names are."""
-
-
-def address_of(found: h5py.Group | h5py.Dataset) -> Address:
-    """Return the number of an object's file and its byte offset in it."""
-    info = h5py.h5o.get_info(found.id)
-    return info.fileno, info.addr
 
 
 @dataclass(slots=True)
@@ -112,7 +103,7 @@ class ValueSources:
 
         `where` names the dataset in messages.
         """
-        address = address_of(dataset)
+        address = address_of(dataset.id)
         if address not in self._known:
             self._walk(trail, dataset, where)
         finding = self._known[address]
@@ -131,14 +122,14 @@ class ValueSources:
         A file can nest them deeper than Python's stack, so this is a loop and no recursion.
         """
         # The datasets from the first one down to the one that is being checked, in order; a dict finds loops.
-        visits = {address_of(dataset): _visit(trail, dataset, where)}
+        visits = {address_of(dataset.id): _visit(trail, dataset, where)}
         while visits:
             address = next(reversed(visits))
             visit = visits[address]
             try:
                 source = self._next(visit, f"{trail.path}: virtual dataset of {where}")
                 if source is not None:
-                    visit.entered = address_of(source)
+                    visit.entered = address_of(source.id)
                     if visit.entered in visits:
                         what = f"{trail.path}: virtual dataset of {where}"
                         raise MissingSourceError(f"{what} leads back to {source.name!r}, which it comes from: a loop")

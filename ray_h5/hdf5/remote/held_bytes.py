@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import h5py
 import numpy as np
 
+from ray_h5.hdf5.object_address import address_of
 from ray_h5.hdf5.remote.hints import Hints
 from ray_h5.storage.byte_source import ByteSource, Span
 from ray_h5.storage.fetching import each_waiting, fetch
@@ -322,7 +323,7 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
     """Open a file whose bytes are in memory; raise `MissingBytes` if not enough of them are."""
     file = h5py.File(_Positioned(held, url), "r")
     try:
-        _opened[h5py.h5o.get_info(file.id).fileno] = held
+        _opened[address_of(file.id)[0]] = held
         held.found_pages(file)
     except BaseException:
         file.close()
@@ -332,7 +333,7 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
 
 def hint_addresses(file: h5py.File, addresses: np.ndarray) -> None:
     """Ask for the collections of the global heap at some addresses, if the file is remote: libhdf5 will read them."""
-    if not _passes.running or (held := _opened.get(h5py.h5o.get_info(file.id).fileno)) is None:
+    if not _passes.running or (held := _opened.get(address_of(file.id)[0])) is None:
         return
     base = int(file.id.get_create_plist().get_userblock())
     hinted = _passes.running[-1].hinted
@@ -343,7 +344,7 @@ def hint_addresses(file: h5py.File, addresses: np.ndarray) -> None:
 
 def bytes_of(file: h5py.File) -> tuple[Callable[[int, int], bytes], int]:
     """Return what reads the bytes of an open file at an offset, and the size of the file."""
-    held = _opened.get(h5py.h5o.get_info(file.id).fileno)
+    held = _opened.get(address_of(file.id)[0])
     if held is not None:
         return held.read, held.size
     descriptor = file.id.get_vfd_handle()

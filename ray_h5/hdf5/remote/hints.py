@@ -108,11 +108,11 @@ class Hints:
             return  # chunks
         else:
             key, child = (len(data) - 24 - 8 * _CHUNK_ENTRIES) // (_CHUNK_ENTRIES + 1), len(data)
-        for i in range(count):
+        for i in range(_fitting(count, key + 8, data, 24 + key - 8)):
             yield self._at(data, 24 + key + i * (key + 8)), child
 
     def _symbols(self, data: bytes) -> Iterator[Span]:
-        for i in range(int.from_bytes(data[6:8], "little")):
+        for i in range(_fitting(int.from_bytes(data[6:8], "little"), 40, data, 8)):
             begin = 8 + 40 * i
             yield self._header(self._at(data, begin + 8))
             if int.from_bytes(data[begin + 16 : begin + 20], "little") == 1:

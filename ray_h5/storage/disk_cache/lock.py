@@ -22,6 +22,7 @@ class CacheLock:
         self._path = path
         self._threads = threading.Lock()
         self._fd = -1
+        self._held_elsewhere_until = 0.0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -38,12 +39,16 @@ class CacheLock:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        until = time.monotonic() + _LOCK_S
+        # Many threads may wait, one after the other: all of them together wait as long as one.
+        waits = time.monotonic() >= self._held_elsewhere_until
+        until = time.monotonic() + (_LOCK_S if waits else 0.0)
         while True:
             try:
                 return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:  # such as a process that was stopped by Ctrl-Z
+                    if waits:
+                        self._held_elsewhere_until = until + _LOCK_S
                     raise OSError(errno.ETIMEDOUT, "another process holds its lock") from None
                 time.sleep(0.001)
 

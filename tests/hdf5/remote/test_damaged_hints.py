@@ -32,5 +32,5 @@ def test_a_node_that_claims_too_much(signature, fill):
     begin = time.monotonic()
     hints.after(HEADER, memoryview(header_of(signature, len(node))))
     found = hints.after(NODE, memoryview(node.tobytes()))
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
     assert len(found) <= len(node)
