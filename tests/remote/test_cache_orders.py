@@ -9,7 +9,7 @@ import pytest
 
 from ray_h5 import Shuffle
 from ray_h5.torch_data import H5Dataset, loader
-from tests.remote.kit import options_of
+from tests.remote.kit import check_epoch, epoch_of, options_of, write
 
 FILES, ROWS, ROW_BYTES = 2, 240, 32 << 10
 ALL = FILES * ROWS
@@ -32,10 +32,12 @@ def values_of(rows):
 
 
 class Epochs:
-    """Epochs of a loader over a cache for a share of all rows; each value is checked."""
+    """Epochs of a loader over a cache for a share of all rows, or without one; each value is checked."""
 
     def __init__(self, server, tmp_path, share, name="nvme", knows_order=True, **options):
-        cache = {"cache_dir": str(tmp_path / name), "cache_bytes": int(ALL * ROW_BYTES * share) + 200_000}
+        cache = {}
+        if share is not None:
+            cache = {"cache_dir": str(tmp_path / name), "cache_bytes": int(ALL * ROW_BYTES * share) + 200_000}
         given = {"columns": ["x", "id"], "kept_bytes": 0, "threads": 1, **options}
         self.batches = loader("s3://bkt/*.h5", BATCH, storage_options=options_of(server, **cache), **given)
         self.batches.prefetch_factor = 4
@@ -51,7 +53,7 @@ class Epochs:
         return sum(each.nbytes for each in self.server.requests(method="GET")) / 1e6
 
     def requests(self):
-        """Take one epoch, and return the requests that it made."""
+        """Take one epoch, and return how many requests it made."""
         self.fetched()
         return len(self.server.requests(method="GET"))
 
@@ -74,6 +76,31 @@ def test_rows_that_come_once_an_epoch(server, tmp_path, share):
     knows = Epochs(server, tmp_path, share, "knows", shuffle=Shuffle("rows"))
     kept, known = ([epochs.fetched() for _ in range(4)] for epochs in (keeps, knows))
     assert sum(known[1:]) < 1.05 * sum(kept[1:])
+
+
+def test_a_small_cache_fetches_no_more_than_none(server, bucket, tmp_path):
+    """What has no room is not fetched by whole blocks."""
+    write(bucket / "run_0.h5", apart=70 << 10)
+    fetched = []
+    for cache in ({}, {"cache_dir": str(tmp_path / "nvme"), "cache_bytes": 100_000}):
+        batches = epoch_of("s3://bkt/*.h5", server, 4, storage_options=options_of(server, **cache), threads=1)
+        batches.prefetch_factor = 1
+        for _ in range(3):
+            server.forget()
+            assert check_epoch(batches, len(batches.dataset)) is None
+        fetched.append(sum(each.nbytes for each in server.requests(method="GET")))
+    assert fetched[1] < 1.1 * fetched[0]
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_small_cache_makes_no_more_requests_than_none(server, tmp_path):
+    """Rows that are read together are joined, as far as they are without a cache, though some of them are on disk."""
+    without, small = (Epochs(server, tmp_path, share, shuffle=Shuffle("rows")) for share in (None, 0.3))
+    for epochs in (without, small):
+        epochs.batches.prefetch_factor = 10
+    most = without.requests()
+    small.requests()
+    assert max(small.requests() for _ in range(3)) <= most
 
 
 @pytest.mark.usefixtures("stored")

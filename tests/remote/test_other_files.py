@@ -332,14 +332,14 @@ def test_https(server, bucket, raw):
 
 
 @pytest.mark.parametrize(
-    "root", ["s3://bkt/a/../b", "s3:/bkt/raw", "s3://key:secret@bkt/raw", "s3:///raw", "s3://bkt//raw/./x"]
+    "root", ["s3://bkt/a/../b", "s3:/bkt/raw", "s3://key:CANARY@bkt/raw", "s3:///raw", "s3://bkt//raw/./x"]
 )
 @pytest.mark.usefixtures("raw")
 def test_roots_that_are_refused(server, bucket, root):
     link(bucket / "m.h5", "x", "raw/p0.h5")
     with pytest.raises(OptionError) as caught:
         reader_of(server, allow=root)
-    assert "secret" not in str(caught.value)
+    assert "CANARY" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("raw")

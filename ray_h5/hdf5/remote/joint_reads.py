@@ -209,7 +209,8 @@ def _requests(jobs: Sequence[RemoteJob]) -> list[_Request]:
         by_source.setdefault(id(job.byte_source), []).extend((*extent, job) for extent in job.extents)
         job.missing = len(job.extents)
     apart = [each for ranges in by_source.values() for each in _on_disk(ranges)]
-    count = sum(len(missing) for _, missing in apart)
+    # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
+    count = sum(len(there) + len(missing) for there, missing in apart)
     total = sum(nbytes for _, missing in apart for _, nbytes, _ in missing)
     requests: list[_Request] = []
     for there, missing in apart:

@@ -8,9 +8,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, ROWS, BlockFile, c
 from ray_h5.storage.disk_cache.evictions import NEVER, ORDERS, evictions_of
 from ray_h5.storage.disk_cache.lock import CacheLock
 
-__all__ = ["CacheOptions", "DiskCache", "cache_for"]
+__all__ = ["CacheOptions", "DiskCache", "Room", "cache_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,21 @@ class CacheOptions:
     folder: str
     max_bytes: int
     dataset: str = ""
+
+
+class Room(NamedTuple):
+    """Which of some blocks stay in a cache.
+
+    Attributes
+    ----------
+    first : int
+        The first of these blocks.
+    due : numpy.ndarray, optional
+        When others have to be needed, or later, to make room for each; `NEVER` if none do. None if nothing has to.
+    """
+
+    first: int
+    due: np.ndarray | None = None
 
 
 class DiskCache:
@@ -125,24 +141,36 @@ class DiskCache:
         except OSError:
             return np.zeros(len(offsets), bool)  # a read warns
 
-    def write(self, file: BlockFile, first: int, data: memoryview, asked: tuple[int, int], kind: int = ROWS) -> None:
-        """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk.
+    def room_for(self, file: BlockFile, first: int, missing: np.ndarray) -> Room | None:
+        """Return which of some blocks stay if they are fetched now; None if none does. It raises nothing, as `write`.
 
-        `asked` is what was read by this call: the first block, and the end.
+        `first` is the first of those that are read by one call, and `missing` says which of these are fetched.
         """
         now = time.monotonic()
         if now < self._paused_until:
+            return None
+        if now >= self._full_until:
+            return Room(first)
+        due = np.full(len(missing), NEVER)
+        with self._guarded():
+            self.evictions.look()
+            due = self.evictions.admits(file, first, first + len(missing))
+        return Room(first, due) if due[missing].min() < NEVER else None
+
+    def write(self, file: BlockFile, first: int, data: memoryview, room: Room, kind: int = ROWS) -> None:
+        """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
+        if time.monotonic() < self._paused_until:
             return
-        try:
-            due = None
-            if now < self._full_until:
-                self.evictions.look()
-                due = self.evictions.admits(file, *asked)[first - asked[0] :]
-                if due.min() >= NEVER:
-                    return
+        due = None if room.due is None else room.due[first - room.first :]
+        with self._guarded():
             crcs = crcs_of(data)
             with self._lock.value.held():
                 self._write(_Blocks(file, first, data, crcs, kind), due)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError:
             self._make_again()  # somebody removed the folder
         except OSError as exc:

@@ -80,10 +80,14 @@ class CachedGetter:
         if not len(missing):
             return found.data[at : at + nbytes]
         start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, size)
+        room = self._cache.room_for(self._file, first, ~is_right)
+        if room is None:  # the rest of the blocks is of no use
+            start, stop = max(start, offset), min(stop, offset + nbytes)
         fetched = self._getter.get(start, stop - start)
-        self._cache.write(self._file, int(missing[0]), fetched, (first, end), self._kind)
-        if len(fetched) == len(found):
-            return fetched[at : at + nbytes]
+        if room is not None:
+            self._cache.write(self._file, int(missing[0]), fetched, room, self._kind)
+        if start <= offset and offset + nbytes <= stop:
+            return fetched[offset - start : offset - start + nbytes]
         start -= first * BLOCK_BYTES
         found[start : start + len(fetched)] = np.frombuffer(fetched, np.uint8)
         return found.data[at : at + nbytes]
