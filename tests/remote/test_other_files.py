@@ -320,6 +320,27 @@ def test_absolute_urls_of_the_same_store(server, bucket, raw):
         reader_of(server, allow=None).read(["x"])
 
 
+@pytest.mark.parametrize("name", ["ü", "日本", "a\N{COMBINING DIAERESIS}", "\U0001f600"])
+def test_names_that_are_not_ascii(server, bucket, name):
+    """h5py calls the files ``?``: another file, which is there, too."""
+    for number, each in enumerate([name, "?" * len(name), "?"]):
+        with h5py.File(bucket / f"{each}.h5", "w") as file:
+            file["x"] = np.arange(N) + 1000 * number
+    decoy = bucket / f"m{'?' * len(name)}.h5"
+    for path in (bucket / f"m{name}.h5", decoy):
+        layout = h5py.VirtualLayout((N,), "i8")
+        layout[:] = h5py.VirtualSource(f"{name}.h5", "x", (N,))
+        with h5py.File(path, "w") as file:
+            file["link"] = h5py.ExternalLink(f"{name}.h5", "x")
+            file.create_virtual_dataset("virtual", layout)
+            file["own"] = np.arange(N) + (1 if path == decoy else 0)
+    url = f"s3://bkt/m{name}.h5"
+    with RowReader(url, allow_external="s3://bkt/", storage_options=options_of(server)) as reader:
+        for column, values in reader.read(["link", "virtual", "own"]).items():
+            assert values.tolist() == list(range(N)), column
+    assert {each.path for each in server.requests()} == {f"/bkt/{name}.h5", f"/bkt/m{name}.h5"}
+
+
 def test_https(server, bucket, raw):
     (raw / "a b#%41ü.h5").write_bytes((raw / "p0.h5").read_bytes())
     link(bucket / "m.h5", "x", "raw/a b#%41ü.h5")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ _PATIENT_ROUNDS = 12
 """Passes after which it is clear that hints do not help: each miss then reads on, twice as far as the one before."""
 
 _MAX_HINTED_BYTES = 64 << 20
+
+_ESCAPED = re.compile("(?:\1[0-9a-f]{2})+")
 
 _MAX_HELD_BYTES = 64 << 20
 """More is dropped once a pass is done: parts of a file are rarely needed twice."""
@@ -312,7 +315,12 @@ class _Positioned:
         """Do nothing: h5py asks for it when it closes a file."""
 
     def __repr__(self) -> str:
-        return self._url  # h5py calls the file by it
+        # h5py calls the file by it, with ? for what is not ASCII. No name in a store has control characters.
+        return "".join(each if each.isascii() else _escaped(each) for each in self._url)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"\1{byte:02x}" for byte in character.encode(errors="surrogatepass"))
 
 
 _opened: WeakValueDictionary[int, HeldBytes] = WeakValueDictionary()
@@ -329,6 +337,14 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
         file.close()
         raise
     return file
+
+
+def name_of(file: h5py.File) -> str:
+    """Return the path or URL of an open file; that of h5py has other characters for those that are not ASCII."""
+    name: str = file.filename
+    if "\1" not in name or address_of(file.id)[0] not in _opened:
+        return name
+    return _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("\1", "")).decode(errors="surrogatepass"), name)
 
 
 def hint_addresses(file: h5py.File, addresses: np.ndarray) -> None:
