@@ -111,7 +111,7 @@ def expand_paths(
 def find_files(
     paths: PathLike | Sequence[PathLike],
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-    ignore_missing_paths: bool = False,
+    ignore_missing_paths: bool | None = False,
     filesystem: object = None,
     storage: Storage = LOCAL,
 ) -> FoundFiles:
@@ -129,8 +129,8 @@ def find_files(
         Endings of the files to take from directories and globs; None takes all. A file that is named itself is always
         taken. A glob that ends in an extension, such as ``*.nc``, also takes the files that it matches, unless other
         endings than the default ones are given.
-    ignore_missing_paths : bool
-        Leave out paths that do not exist, if at least one file is left.
+    ignore_missing_paths : bool, optional
+        Leave out paths that do not exist, if at least one file is left. With None, the user has no such option.
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one. Relative paths start from its root.
     storage : Storage
@@ -180,7 +180,7 @@ def find_files(
         other_endings += len(chosen) + len(others) - len(taken)
         found.update(map(absolute_path, each_once(taken)))
     if missing and not ignore_missing_paths:
-        raise NotFoundError(_list_missing(missing, remote.note))
+        raise NotFoundError(_list_missing(missing, remote.note, ignore_missing_paths is not None))
     if not found and not remote.taken:
         raise NotFoundError(_say_nothing_found(given, other_endings, file_extensions, missing))
     return FoundFiles(sorted({*found, *remote.taken}, key=natural_key), remote.taken)
@@ -318,12 +318,13 @@ def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
     return endings is None or path.lower().endswith(tuple(endings))
 
 
-def _list_missing(missing: Sequence[str], note_of: Callable[[str], str]) -> str:
+def _list_missing(missing: Sequence[str], note_of: Callable[[str], str], may_go_on: bool) -> str:
     shown = "\n".join(f"  {path}{_missing_note(path, note_of(path))}" for path in missing[:_MAX_LISTED])
     more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
     many = "1 path does not exist" if len(missing) == 1 else f"{len(missing)} paths do not exist"
-    correct = "Correct it" if len(missing) == 1 else "Correct them"
-    return f"{many}:\n{shown}{more}\n{correct}, or pass ignore_missing_paths=True to go on without."
+    correct = f"Correct {'it' if len(missing) == 1 else 'them'}"
+    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
+    return f"{many}:\n{shown}{more}\n{correct}{or_else}."
 
 
 def _missing_note(path: str, note: str) -> str:
