@@ -23,6 +23,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.layout import FileState
+from ray_h5.hdf5.metadata.access import as_roots
 from ray_h5.hdf5.open_files import forget_all
 from ray_h5.hdf5.reader import RowReader
 from ray_h5.planning.index.cache import MEMORY
@@ -350,6 +351,7 @@ def test_https(server, bucket, raw):
     ) as reader:
         assert len(reader.read(["x"])["x"]) == N
         assert "secret" not in repr(reader._policy)
+    assert as_roots("ftp://user:secret@host/raw/") == ("ftp://host/raw",)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def as_remote_root(url: str) -> str:
         key = address.key
         plain = address.url(key).rstrip("/")
     else:
+        plain = shown(plain).rstrip("/")  # of a file system of fsspec
         key = plain.partition("://")[2].partition("/")[2]
     if key and any(part in {"", ".", ".."} for part in key.split("/")):
         raise OptionError(
