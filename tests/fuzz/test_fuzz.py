@@ -22,7 +22,7 @@ FILES = 210
 
 @pytest.mark.slow
 def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
-    summary = run(tmp_path, seed=0, numbers=range(FILES), seconds=100, timeout_s=10)
+    summary = run(tmp_path, seed=0, numbers=range(FILES), seconds=300, timeout_s=10)
     assert not summary.findings
     assert sum(summary.counts.values()) == FILES, str(summary)
     assert {BOTH, IDENTICAL} <= set(summary.counts), str(summary)
@@ -30,8 +30,8 @@ def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_share_the_files(tmp_path: Path) -> None:
-    alone = run(tmp_path, seed=3, numbers=range(60), seconds=100, timeout_s=10)
-    shared = run_all(tmp_path, 3, range(60), seconds=100, timeout_s=10, processes=2)
+    alone = run(tmp_path, seed=3, numbers=range(60), seconds=300, timeout_s=10)
+    shared = run_all(tmp_path, 3, range(60), seconds=300, timeout_s=10, processes=2)
     assert shared.counts == alone.counts
     assert sorted(shared.contained) == sorted(alone.contained)
 
