@@ -162,6 +162,9 @@ def pytest_generate_tests(metafunc):
     from tests.remote.on_disk import QUICK, why_on_disk
 
     module = metafunc.module.__file__.removeprefix(f"{_FOLDER}/")
+    asked = metafunc.config.option.markexpr
+    if module not in QUICK and "store" not in asked and ("slow" not in asked or "not slow" in asked):
+        return  # they would be made to be left out, which takes a while
     if not why_on_disk(module, metafunc.definition):
         marks = [pytest.mark.store, *([] if module in QUICK else [pytest.mark.slow])]
         where = [pytest.param("disk", id=pytest.HIDDEN_PARAM), pytest.param("store", id="store", marks=marks)]
