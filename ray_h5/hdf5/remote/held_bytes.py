@@ -132,13 +132,13 @@ class HeldBytes:
             for at, count in self._hints.after(offset, data):
                 hinted.append((self, at, count))
 
-    def is_header(self, offset: int) -> bool:
-        """Return whether an object header is expected at an offset."""
-        return self._hints.is_header(offset)
-
-    def after(self, offset: int, data: memoryview) -> list[Span]:
-        """Return what libhdf5 reads after some bytes."""
-        return self._hints.after(offset, data)
+    def following(self, offset: int, count: int) -> list[Span]:
+        """Return what libhdf5 will read after some bytes that it has not read yet, except what is held."""
+        if not self.holds(offset, count):
+            return []
+        data = self.read(offset, count)
+        found = self._hints.after(offset, memoryview(data)) if self._hints.leads_on(offset, data[:8]) else []
+        return [span for span in found if not self.holds(*span)]
 
     def fetch(self, spans: Iterable[Span]) -> None:
         """Fetch byte ranges and hold them."""
@@ -233,7 +233,8 @@ def replay(action: Callable[[], Result]) -> Result:
                 wanted[held].append((offset, count))
         if wanted:
             _fetch_all(wanted)
-        following = [each for hinted in running.hinted for each in _after_header(*hinted)]
+        hinted = dict.fromkeys([*running.hinted, *following])
+        following = [(held, *span) for held, *each in hinted for span in held.following(*each)]
     raise AssertionError("unreachable")
 
 
@@ -247,13 +248,6 @@ def ask_later(key: Hashable, question: Callable[[], None]) -> None:
         return
     _passes.running[-1].asked[key] = question
     raise MissingBytes
-
-
-def _after_header(held: HeldBytes, offset: int, count: int) -> list[tuple[HeldBytes, int, int]]:
-    """Return what follows an object header that a pass did not reach: it will be next for many objects at once."""
-    if not held.is_header(offset) or not held.holds(offset, count):
-        return []
-    return [(held, *span) for span in held.after(offset, memoryview(held.read(offset, count)))]
 
 
 def gather(action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

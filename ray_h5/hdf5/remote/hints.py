@@ -20,6 +20,9 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MAX_DEPTH = 64
 """Of a B-tree: one that is deeper has more records than a file can hold."""
 
+_CHUNK_TREE, _CHUNK_TREES_2 = b"\1", (b"\12", b"\13")
+"""What B-trees of versions 1 and 2 are of."""
+
 _CHUNK_ENTRIES = 64
 """Children of a node of a chunk index of version 1: libhdf5's default, which h5py cannot change."""
 
@@ -63,8 +66,15 @@ class Hints:
             self._known[key] = [(at, min(count, _MAX_BYTES)) for at, count in found if 0 < at < self._size]
         return self._known[key]
 
-    def is_header(self, offset: int) -> bool:
-        """Return whether an object header is expected at an offset."""
+    def leads_on(self, offset: int, beginning: bytes) -> bool:
+        """Return whether what follows some bytes will be needed soon, though libhdf5 has not read them yet.
+
+        That is so for object headers, of many objects at once; and for nodes of chunk indexes, which are read whole.
+        """
+        if beginning[:4] == b"TREE":
+            return beginning[4:5] == _CHUNK_TREE
+        if beginning[:4] == b"BTIN":
+            return beginning[5:6] in _CHUNK_TREES_2
         return offset in self._headers
 
     def _follow(self, offset: int, data: bytes) -> Iterator[Span]:

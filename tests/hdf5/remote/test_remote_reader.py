@@ -153,6 +153,26 @@ def test_rounds_of_a_file_of_many_small_chunks(server, tmp_path, make, most_roun
     assert same(reader.read(["b"], [2999, 7])["b"][:, 0], np.array([2999.0, 7]))
 
 
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_levels_of_a_chunk_index_are_rounds(server, tmp_path, libver, monkeypatch):
+    """The nodes of a level are asked for together, though libhdf5 reads the first of them with all below it first."""
+    rounds: list[int] = []
+    fetch = held_bytes.fetch
+    monkeypatch.setattr(held_bytes, "fetch", lambda *given: rounds.append(len(given[0])) or fetch(*given))
+
+    def fill(file):
+        shape = (None, None) if libver == "latest" else None  # two axes that grow: a B-tree of version 2
+        sets = [file.create_dataset(name, (12_000, 50), "f8", chunks=(1, 50), maxshape=shape) for name in "ab"]
+        for each in sets:
+            each[:] = np.arange(12_000)[:, None]
+
+    written(tmp_path, fill, libver=libver)
+    reader = RowReader("s3://bkt/a.h5", storage_options=server.options)
+    assert [each.index.count for each in reader.known_columns(["a", "b"]).values()] == [12_000] * 2
+    assert len(rounds) <= 5
+    assert same(reader.read(["b"], [11_999, 7])["b"][:, 0], np.array([11_999.0, 7]))
+
+
 def test_a_file_that_changes_is_noticed(server, tmp_path):
     written(tmp_path, all_kinds)
     reader = RowReader("s3://bkt/a.h5", storage_options=server.options)
