@@ -33,7 +33,6 @@ _LIST_BODY = "list response body"
 _REFUSES_HEAD = frozenset({401, 403, 405, 501})
 _NO_SUCH_RANGE = 416
 _EMPTY = {"size": 0, "e_tag": '"empty"'}
-_FIRST_WAIT_S = 0.1
 _PANIC = "PanicException"
 """What an error inside obstore's Rust is: no Exception, but a BaseException."""
 
@@ -212,18 +211,18 @@ class ObjectStorage:
 
     def _listing(self, url: str, work: Callable[[], Result]) -> Result:
         """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""
-        left, wait_s = self.options.max_retries, _FIRST_WAIT_S
 
         def repeated() -> Result:
-            nonlocal left, wait_s
-            while True:
+            wait, most = self.options.backoff
+            for _ in range(self.options.max_retries):
                 try:
                     return work()
                 except Exception as exc:
-                    if _LIST_BODY not in str(exc) or not left:
+                    if _LIST_BODY not in str(exc):
                         raise
-                time.sleep(wait_s)
-                left, wait_s = left - 1, wait_s * 2
+                time.sleep(wait.total_seconds())
+                wait = min(2 * wait, most)
+            return work()
 
         return self._asking(url, "listing it", repeated)
 

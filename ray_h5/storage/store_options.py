@@ -92,6 +92,13 @@ class StoreOptions:
         return int(self.values.get("max_retries", _MAX_RETRIES))
 
     @property
+    def backoff(self) -> tuple[timedelta, timedelta]:
+        """The first wait before a request is repeated, and the longest."""
+        most = self.values.get("max_backoff", timedelta(seconds=5))
+        # obstore panics if the first wait is longer than the longest.
+        return min(self.values.get("init_backoff", timedelta(seconds=0.2)), most), most
+
+    @property
     def cache(self) -> CacheOptions | None:
         """The cache on a disk of the node, if there is one."""
         values = self.values
@@ -113,9 +120,7 @@ class StoreOptions:
         if isinstance(client.get("default_headers"), tuple):
             client["default_headers"] = dict(client["default_headers"])
         store = {name: values[name] for name in STORE_NAMES[kind] & values.keys()}
-        most = values.get("max_backoff", timedelta(seconds=5))
-        # obstore panics if the first wait is longer than the longest.
-        first = min(values.get("init_backoff", timedelta(seconds=0.2)), most)
+        first, most = self.backoff
         backoff = {"init_backoff": first, "max_backoff": most, "base": 2}
         retry = {
             "max_retries": self.max_retries,

@@ -38,7 +38,9 @@ class IterationPlace:
             self._begun += count * self._sampler.world_size
             self._running.add(start)
             self._coming.advance(self._begun, min(self._running))
-        yield
-        with self._lock:
-            self._running.discard(start)
-            self._coming.advance(self._begun, min(self._running, default=self._begun))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(start)
+                self._coming.advance(self._begun, min(self._running, default=self._begun))
