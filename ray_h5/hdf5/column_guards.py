@@ -18,7 +18,7 @@ from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.column import describe_column
 from ray_h5.hdf5.metadata.opening import translated
 from ray_h5.hdf5.reading.h5py_column import Guard, Library
-from ray_h5.hdf5.remote.held_bytes import bytes_of, name_of
+from ray_h5.hdf5.remote.held_bytes import bytes_of, filename_of
 from ray_h5.storage.byte_source import ByteSource
 
 Size: TypeAlias = Callable[[], int]
@@ -61,7 +61,7 @@ class ColumnGuards:
     def _there(self, layout: ColumnLayout, dataset: h5py.Dataset) -> ChunkGuard | ValueGuard | None:
         """Return the guard of a dataset that values of a column come from, in any file; None if it needs none."""
         file, name = dataset.file, dataset.name.strip("/")
-        where = f"{self.path}: column {layout.name!r} leads to {name_of(file)}"
+        where = f"{self.path}: column {layout.name!r} leads to {filename_of(file)}"
         if dataset.chunks is None:
             return self._values(where, name) if ReferenceLayout.of(dataset).per_item else None
         described = describe_column(dataset, name, path=where, at_home=False, sources=())

@@ -9,7 +9,7 @@ from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
 from ray_h5.hdf5.checks.heap import HARMLESS_BYTES, Heap, reader_of
 from ray_h5.hdf5.object_address import address_of
-from ray_h5.hdf5.remote.held_bytes import name_of
+from ray_h5.hdf5.remote.held_bytes import filename_of
 
 _ATTRIBUTE = 0x0C
 _ONE_BYTE = np.ones(1, np.int64)
@@ -28,7 +28,7 @@ class TextGuard:
     """
 
     def __init__(self, file: h5py.File) -> None:
-        self._path = name_of(file)
+        self._path = filename_of(file)
         self._read, end = reader_of(file)
         self._widths = FileWidths.of(file)
         self._heap = Heap(self._read, end, self._widths)

@@ -18,7 +18,7 @@ from ray_h5.hdf5.metadata.virtual import Needed, VirtualMapping
 from ray_h5.hdf5.reading.coalesce import Request, request_of
 from ray_h5.hdf5.reading.h5py_column import Library
 from ray_h5.hdf5.reading.jobs import Worker
-from ray_h5.hdf5.remote.held_bytes import name_of
+from ray_h5.hdf5.remote.held_bytes import filename_of
 
 Opened: TypeAlias = Callable[[], h5py.Dataset]
 Guard: TypeAlias = ChunkGuard | ValueGuard
@@ -89,7 +89,7 @@ class SourceGuard:
                 return  # the end: libhdf5 uses numbered sources up to the first missing one
 
     def _open(self, dataset: h5py.Dataset) -> None:
-        self._shape, self._home = dataset.shape or (1,), name_of(dataset.file)
+        self._shape, self._home = dataset.shape or (1,), filename_of(dataset.file)
         if dataset.is_virtual:
             self._mappings = list(VirtualMapping.all_of(dataset))
             self._bounds = np.array([mapping.bounds for mapping in self._mappings], np.int64).reshape(-1, 2)

@@ -13,7 +13,7 @@ import h5py
 from ray_h5.errors import CorruptFileError, MissingSourceError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.metadata.access import Access, places_of
 from ray_h5.hdf5.metadata.opening import open_h5, translated
-from ray_h5.hdf5.remote.held_bytes import name_of
+from ray_h5.hdf5.remote.held_bytes import filename_of
 from ray_h5.messages import few, printable
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity
@@ -138,7 +138,7 @@ class Trail:
             if isinstance(link, h5py.SoftLink):
                 start = group.file if link.path.startswith("/") else group
                 return self._follow(start, link.path, counts)
-            file = self._open_linked(link.filename, name_of(group.file), f"external link {name!r}")
+            file = self._open_linked(link.filename, filename_of(group.file), f"external link {name!r}")
             return self._follow(file["/"], link.path, counts)
         except UnknownColumnError as exc:
             raise MissingSourceError(
@@ -185,8 +185,8 @@ class Trail:
     ) -> h5py.Dataset:
         """Return the source dataset of a mapping of a virtual dataset."""
         here = dataset.file
-        file = here if file_name == "." else self._open_linked(file_name, name_of(here), where)
-        leads = f"{self.path}: {where} leads to {name!r} of {printable(name_of(file))}"
+        file = here if file_name == "." else self._open_linked(file_name, filename_of(here), where)
+        leads = f"{self.path}: {where} leads to {name!r} of {printable(filename_of(file))}"
         try:
             found = self.follow(file["/"], name)
         except UnknownColumnError as exc:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.metadata.opening import open_h5, translated
-from ray_h5.hdf5.remote.held_bytes import name_of
+from ray_h5.hdf5.remote.held_bytes import filename_of
 from ray_h5.storage.local import absolute_path
 
 Values = dict[str, np.ndarray]
@@ -54,7 +54,7 @@ def _values(group: h5py.Group) -> Values:
 
 
 def _read(dataset: h5py.Dataset) -> np.ndarray:
-    where = f"{name_of(dataset.file)}: {dataset.name}"
+    where = f"{filename_of(dataset.file)}: {dataset.name}"
     if dataset.is_virtual or dataset.external:
         raise UnsupportedColumnError(f"{where}: expected values in this file, found a dataset that leads elsewhere")
     if dataset.nbytes > _MAX_BYTES:

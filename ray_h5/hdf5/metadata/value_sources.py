@@ -14,7 +14,7 @@ from ray_h5.hdf5.metadata.links import Sources, Trail
 from ray_h5.hdf5.metadata.value_types import Shared, item_bytes
 from ray_h5.hdf5.metadata.virtual import SourceNames, sources_named
 from ray_h5.hdf5.object_address import Address, address_of
-from ray_h5.hdf5.remote.held_bytes import gather, name_of
+from ray_h5.hdf5.remote.held_bytes import filename_of, gather
 from ray_h5.hdf5.remote.mappings import check_mappings
 from ray_h5.messages import printable
 
@@ -176,8 +176,8 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
             if ndim not in {None, source.ndim}:
                 # libhdf5 (2.0) may crash on such a mapping.
                 raise CorruptFileError(
-                    f"{trail.path}: {what} selects from {source.name!r} of {printable(name_of(source.file))} as if it "
-                    f"had {ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
+                    f"{trail.path}: {what} selects from {source.name!r} of {printable(filename_of(source.file))} as if "
+                    f"it had {ndim} axes, found {source.ndim}. Write the virtual dataset again for its source."
                 )
 
 
@@ -200,7 +200,9 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
     # The list of files may be longer than the values; what is not needed may be missing.
     if trail.others is not None:
         # Their states are asked for together.
-        named = [trail.others.located(os.fsdecode(each[0]), name_of(dataset.file), what) for each in dataset.external]
+        named = [
+            trail.others.located(os.fsdecode(each[0]), filename_of(dataset.file), what) for each in dataset.external
+        ]
         gather(trail.others.state, named)
     left = (dataset.size or 0) * item_bytes(dataset.id.get_type(), Shared.of(dataset).address_bytes)
     for file_name, offset, size in dataset.external or ():
@@ -208,7 +210,7 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
         if trail.others is None:
             trail.access.policy.admit(path, home=trail.path, where=what)
         else:
-            path = trail.others.located(path, name_of(dataset.file), what)
+            path = trail.others.located(path, filename_of(dataset.file), what)
         needed = min(size, left)
         left -= needed
         if needed and (found := trail.look_at(path, what).size) < offset + needed:

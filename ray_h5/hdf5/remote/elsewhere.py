@@ -13,7 +13,7 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.layout import ColumnLayout
 from ray_h5.hdf5.metadata.column import fill_of, is_plain
 from ray_h5.hdf5.metadata.value_types import Shared
-from ray_h5.hdf5.remote.held_bytes import name_of
+from ray_h5.hdf5.remote.held_bytes import filename_of
 from ray_h5.hdf5.remote.mappings import Selection, mappings_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Elsewhere:
     @classmethod
     def of(cls, path: str, dataset: h5py.Dataset, layout: ColumnLayout, others: OtherFiles) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column of the file `path`."""
-        file = name_of(dataset.file)
+        file = filename_of(dataset.file)
         # A link may lead to another file, and from there back to this one.
         if file != path or is_plain(dataset.id.get_create_plist()):
             return cls("link", (OtherColumn(file, dataset.name.strip("/")),))
@@ -93,7 +93,7 @@ class Elsewhere:
 
 
 def _virtual(dataset: h5py.Dataset, layout: ColumnLayout, others: OtherFiles) -> Elsewhere:
-    home, what = name_of(dataset.file), f"virtual column {layout.name!r}"
+    home, what = filename_of(dataset.file), f"virtual column {layout.name!r}"
     columns: dict[OtherColumn, int] = {}
     mappings = []
     for mapping in mappings_of(dataset, layout.where):
@@ -110,7 +110,7 @@ def _external(dataset: h5py.Dataset, layout: ColumnLayout, others: OtherFiles) -
             f"{layout.where} has values of {layout.odd_type or layout.dtype} in raw files, which are not read in a "
             "file in a store. Copy them into the file with h5repack."
         )
-    home, left, raw = name_of(dataset.file), layout.num_rows * layout.row_bytes, []
+    home, left, raw = filename_of(dataset.file), layout.num_rows * layout.row_bytes, []
     for name, offset, size in dataset.external or ():
         nbytes = min(size, left)
         left -= nbytes

@@ -333,7 +333,7 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
     return file
 
 
-def name_of(file: h5py.File) -> str:
+def filename_of(file: h5py.File) -> str:
     """Return the path or URL of an open file; that of h5py has other characters for those that are not ASCII."""
     name: str = file.filename
     if "\1" not in name or address_of(file.id)[0] not in _opened:
